@@ -5,11 +5,13 @@ are single operations on an array of a new shape, the same in many tests. `--cac
 it, `JAX_COMPILATION_CACHE_DIR` names another place.
 """
 
+import collections
 import functools
 import gc
 import itertools
 import os
 import shutil
+import sys
 import threading
 
 from tests.flags import FAST, KEPT
@@ -29,6 +31,7 @@ from jax._src import traceback_util  # noqa: TID251  (asked once per file, see b
 from jax._src.interpreters import mlir  # noqa: TID251  (contexts are used again, see below)
 
 FREE = jax.__version_info__ >= (0, 12)  # the checks take no time to speak of
+OTHER = sys.version_info >= (3, 12)  # CI runs two Pythons: other cases on each
 MOST_BYTES = 1 << 30  # a run of all tests keeps a tenth of it
 LEAKS = os.environ.get("MALLEABLE_LEAKS", "1" if FREE else "0") != "0"
 
@@ -94,6 +97,18 @@ def pytest_sessionstart(session):
     is_first = not hasattr(session.config, "workerinput")
     if is_first and KEPT.exists() and sum(f.stat().st_size for f in KEPT.iterdir()) > MOST_BYTES:
         shutil.rmtree(KEPT)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m "not slow"` chooses
+def pytest_collection_modifyitems(items):
+    """Make slow every other case of a test whose cases are taken in turns: see tests/README.md."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("in_turns") and not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for each in cases.values():
+        for item in each[OTHER::2] if len(each) > 1 else ():
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

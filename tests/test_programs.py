@@ -82,6 +82,7 @@ def test_tag_is_called_at_every_site_and_key_at_every_noise():
         assert drawn
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)
 def test_jit_gives_the_finite_values_that_python_gives(seeds):
     runs = [(random_program(seed), example_args(seed)) for seed in seeds]
@@ -92,6 +93,7 @@ def test_jit_gives_the_finite_values_that_python_gives(seeds):
     assert_close(compiled([args for _, args in runs]), plain)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("seeds", GROUPS, ids=str)
 def test_gradients_are_finite_and_not_all_zero(seeds):
     for seed in seeds:

@@ -57,6 +57,7 @@ KINDS = {"rounded": INTEGERS, "divided": [*INTEGERS, np.bool_]}
 CASES = [(name, kind) for name in PROGRAMS for kind in KINDS.get(name, SMALL)]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_numbers_of_a_small_type_are_as_in_numpy(name, kind):
     args = [np.array(x).astype(kind) for x in SMALL[kind]]

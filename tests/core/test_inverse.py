@@ -142,6 +142,7 @@ def is_inverse(name, back, logdet):
     np.testing.assert_allclose(logdet, -inverted(name)[1], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", FLOWS)
 def test_an_inverse_is_one_and_its_slope_that_of_the_jacobian(name):
     is_inverse(name, *inverted(name)[2])

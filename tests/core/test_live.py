@@ -59,6 +59,7 @@ PROGRAMS = {
 programs = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 
 
+@pytest.mark.in_turns
 @programs
 @pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.vmap], ids=["eager", "jit", "vmap"])
 def test_it_gives_what_interpret_gives(program, around):

@@ -92,6 +92,7 @@ LINES = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("body", LINES.values(), ids=LINES)
 def test_a_matrix_changes_as_in_numpy(body):
     agree(run(body, "x"), A)

@@ -122,6 +122,7 @@ def facts(name):
     return all_of(jax.random.split(KEY, 2), 0.5)
 
 
+@pytest.mark.in_turns
 @programs
 def test_the_density_of_a_trace_is_that_of_its_values(name):
     it = facts(name)
@@ -251,6 +252,7 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("made", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_distributions_of_numpyro_draw_and_count(made):
     d = made()

@@ -79,6 +79,7 @@ def seen(fun, x):
         return f"{type(e).__name__}: {e}"
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("control_flow", ["auto", "host"])
 @pytest.mark.parametrize("fun", PROGRAMS)
 def test_an_empty_selection_raises_as_in_eager_jax(fun, control_flow):

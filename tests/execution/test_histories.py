@@ -198,6 +198,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_are_what_they_are_to_python(name):
     """Whatever was called before: equal numbers of other types, and 0.0 for -0.0."""

@@ -15,6 +15,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("fun", "args"), PROGRAMS, ids=NAMES)
 def test_a_write_to_what_was_picked_reaches_each_name_of_it(fun, args):
     assert_same(fun, *args)

@@ -237,6 +237,7 @@ def neighbours(xs, ys):
     return len(order), order[-1]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "f",
     [
@@ -383,6 +384,7 @@ def joined_in_place(xs, v):
     return len(seen), 7 in seen, len(known), len(d), sum(d.values()), len(e), sum(e.values())
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "f", [recently_used, moved_to_the_front, updated_by_dicts, joined_in_place]
 )

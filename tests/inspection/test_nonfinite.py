@@ -131,6 +131,7 @@ def _log_of(c):
     return c[0] + 1, jnp.log(c[1])
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_steps_and_lanes(name):
     fun, args, primitive, steps, lanes = CASES[name]

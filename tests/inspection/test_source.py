@@ -303,12 +303,14 @@ FLAT: dict[str, tuple] = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_and_its_gradient(name):
     fun, args = PROGRAMS[name]
     check(fun, *args, vmap=name not in ("reductions", "solving", "products"))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", FLAT)
 def test_a_program_without_gradient(name):
     fun, args = FLAT[name]

@@ -436,6 +436,7 @@ RULED = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.caches
 @pytest.mark.parametrize("name", RULED)
 def test_rules_for_derivatives_hold_around_devices(name):

@@ -29,6 +29,7 @@ def made(request):
     return request.param, fun, args, jax.jit(fun)(*args)
 
 
+@pytest.mark.in_turns
 @pytest.mark.caches
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WAYS)

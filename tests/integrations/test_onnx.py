@@ -40,6 +40,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_exported_is_right_in_onnxruntime(name, tmp_path):
     exported = mal.export.onnx(PROGRAMS[name], X, path=tmp_path / "m.onnx")

@@ -73,6 +73,7 @@ def assert_same(fun, given, *odd):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-37, strict=True)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_computes_what_jax_does(name):
     fun, odd = CASES[name]

@@ -137,6 +137,7 @@ def test_what_is_no_rule_cannot_be_checked():
 # ---------------------------------------------------------------- sinks
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink.name)
 def test_the_sinks_that_come_along_pass(sink):
     check_rule(sink, n=4, dtypes=["float32", "int32", "bfloat16", "bool"])

@@ -116,6 +116,7 @@ REFUSED = {("unit", "scan, becoming"), ("unit", "scan, shifting")}
 RUNS = {"interpret": mal.interpret, "live": mal.live}
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("programs", [PROGRAMS, MAPS], ids=["one device", "devices"])

@@ -71,6 +71,7 @@ WAYS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("f", [forward, backward])
 def test_the_rule_is_used_for_the_array_that_a_value_stands_for(f, way):

@@ -63,6 +63,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", BOUNDED)
 def test_bounds_hold_of_what_a_user_may_write(name):
     f, x = BOUNDED[name], jnp.array([0.5, -1.0, 0.1, 2.0, -0.2, 0.0])

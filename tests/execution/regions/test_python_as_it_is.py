@@ -239,6 +239,7 @@ def test_integers_of_jax_have_no_negative_powers(program, n):
 VALUES = [-1.5, -1.0, 0.0, 0.5, 2.0, 1e3, np.inf, np.nan]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", [*(n for n in dir(math) if callable(getattr(math, n))), "int"])
 def test_numbers_of_arrays_raise_as_in_python(name):
     function = getattr(math, name, int)

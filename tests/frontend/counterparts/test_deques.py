@@ -66,6 +66,7 @@ def that_drops(v):
     return total
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "f", [under_a_test, largest_of_windows, under_two_names, gone_over, that_drops]
 )

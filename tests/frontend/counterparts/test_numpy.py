@@ -372,6 +372,7 @@ def inputs():
     return [v.copy() for v in (X, A, N, Z)]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_numpy(name):
     program = CASES[name]

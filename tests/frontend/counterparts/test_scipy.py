@@ -26,6 +26,7 @@ def same(fun, *args, tolerance=1e-7):
         np.testing.assert_allclose(a, b, tolerance, tolerance)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("name", "args", "methods"),
     [

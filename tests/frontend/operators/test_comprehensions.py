@@ -249,6 +249,7 @@ ONE_BY_ONE = [
 ]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("f", ONE_BY_ONE)
 def test_a_comprehension_over_a_range_of_unknown_length(f):
     compiled = jax.jit(autograph(f))

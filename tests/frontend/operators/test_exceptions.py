@@ -522,6 +522,7 @@ def test_what_the_test_of_a_loop_may_raise_is_raised_once_for_each_operand(at):
     assert_same(f, 2.0, 2, [1.0, 2.5], np.array([3.0, 1.0]), *at)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("n", [0, 1, 7])
 @pytest.mark.parametrize("x", [1.5, -0.5])
 def test_an_else_clause_that_no_path_comes_to(x, n):

@@ -51,6 +51,7 @@ def failure(run, **options):
     return caught.value
 
 
+@pytest.mark.in_turns
 @pytest.mark.caches  # some of the programs leak tracers, which is what they are about
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_the_note_says(program):

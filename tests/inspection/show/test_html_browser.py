@@ -174,6 +174,7 @@ def test_everything_folds_and_unfolds(open_page, text, shown, all_rows):
     assert numbers(page, ".eqn:visible") == [row.number for row in all_rows]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     ("query", "keeps"),
     [

@@ -244,6 +244,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_slice_by_slice_gives_the_slices_of_the_whole(name):
     fun, args, n, ins, outs = CASES[name]

@@ -67,6 +67,7 @@ def loss(fun):
     return of
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("fun", PICKS.values(), ids=PICKS)
 def test_elements_are_picked_while_the_scan_runs(fun):
     def everything(f, w, x, n):

@@ -54,6 +54,7 @@ def stacks(fun, rows):
     return any(rows * N <= np.prod(v.aval.shape) for e in closed.eqns for v in e.outvars)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", [*SUMS, *COUNTS])
 def test_a_sum_by_index_is_in_the_scan(name):
     """For chunks of every kind, and so is its gradient; all are compiled at once."""

@@ -206,6 +206,7 @@ def test_no_place_changes_outside_of_what_is_dirty(f, args):
                     assert all(inside), (place, at, dirty)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("f", "args"), equations())
 def test_a_block_is_that_part_of_the_whole(f, args):
     eqn, operands, outs = last_equation(f, args)

@@ -187,6 +187,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_steps_give_the_rows_of_the_function(name):
     """One by one and by threes, poisoned or not; all are compiled at once."""

@@ -127,6 +127,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_steps_give_the_rows_of_a_program_in_chunks(name):
     f, v = PROGRAMS[name], x(T, D)

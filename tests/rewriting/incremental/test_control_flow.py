@@ -70,6 +70,7 @@ def moved(v, block, at):
     return lax.dynamic_update_slice(jnp.asarray(v), jnp.asarray(block), (at, 0))
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", PARTS)
 def test_a_row_moves_through_loops_and_branches(name):
     f, args = PARTS[name], [jnp.float32(1), jnp.asarray(draw(N, D)), draw(30, 30, seed=4) / 5]

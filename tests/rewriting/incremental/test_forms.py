@@ -133,6 +133,7 @@ BEGUN = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", BEGUN)
 def test_a_state_may_begin_with_a_few_rows(name):
     assert_right(BEGUN[name])
@@ -156,6 +157,7 @@ OTHERWISE_AT_FIRST = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", OTHERWISE_AT_FIRST)
 def test_a_loop_may_do_otherwise_at_its_first_steps(name):
     step = OTHERWISE_AT_FIRST[name]

@@ -184,6 +184,7 @@ def random_chain(seed):
     return fun, [tuple(size[name] for name in d) for d in dims]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("seed", range(4))
 def test_random_chains_cost_no_more_and_give_the_same(seed):
     for trial in range(6):

@@ -369,6 +369,7 @@ def test_every_repetition_is_found(seed):
 # ---------------------------------------------------------------- random programs
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("seed", range(10))
 def test_random_unrolled_programs_keep_their_results(seed):
     fun, args = random_stack(np.random.default_rng(seed))

@@ -99,6 +99,7 @@ def test_a_rule_fires_in_its_example_and_keeps_the_result(name):
     np.testing.assert_allclose(got, want, 2e-4, 1e-5)
 
 
+@pytest.mark.in_turns
 @pytest.mark.caches
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_passes_its_check(name):

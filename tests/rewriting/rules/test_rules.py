@@ -67,6 +67,7 @@ def neg_neg(x):
 # ---------------------------------------------------------------- what matches
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (1, 1), (1,), (2, 0)])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_one_rule_serves_every_rank_and_dtype(shape, dtype):

@@ -109,6 +109,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("name", "i", "j"), PAIRS)
 def test_a_pattern_written_one_way_matches_another(name, i, j):
     arg, ways = ALIKE[name]
@@ -156,6 +157,7 @@ def test_a_product_of_other_axes_does_not_match(text):
 SPELLINGS = [(level, pair) for level, pairs in words.PAIRS.items() for pair in pairs]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("n", [4, pytest.param(14, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("level", "pair"), SPELLINGS, ids=lambda x: getattr(x, "__name__", x))
 def test_both_words_give_the_same_numbers(level, pair, n):
@@ -183,6 +185,7 @@ def test_an_exact_rule_matches_no_words_that_round():
 
 
 # `quotient` never did: there is an `a / b` in `a * (1 / b)`
+@pytest.mark.in_turns
 @pytest.mark.parametrize(
     "pair",
     [pair for _, pair in SPELLINGS if pair is not words.quotient],

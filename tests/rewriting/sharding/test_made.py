@@ -40,6 +40,7 @@ def largest(program, spec, mesh):
     return max(v.aval.size for eqn in every(body.eqns) for v in eqn.outvars)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("spec", [("a",), (None, ("a", "b")), ("b", "a")], ids=str)
 def test_each_device_makes_the_numbers_of_its_part(name, spec):

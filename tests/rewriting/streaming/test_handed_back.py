@@ -51,6 +51,7 @@ def gradient(loss, u):
     return jax.make_jaxpr(jax.grad(optimize(loss, push())))(u)
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("scan", [wave, lambda u: wave(u, reverse=True), layers])
 def test_derivatives_are_what_they_were(monkeypatch, scan, loss):

@@ -92,6 +92,7 @@ KERNELS = {
 ROW_BY_ROW = [(name, 1) for name in ("nearest", "logsumexp", "chamfer", "rows, then columns")]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize(("name", "block"), [*((name, 8) for name in KERNELS), *ROW_BY_ROW])
 def test_block_by_block_gives_what_the_whole_gave(name, block):
     fun = KERNELS[name]

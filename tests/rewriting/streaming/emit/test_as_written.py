@@ -190,6 +190,7 @@ def bodies_as_written(fun, **options):
     return [names(body) for eqn in calls for body in compat.bodies(eqn.params)]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", FUSED)
 def test_a_value_that_xla_fuses_is_left_and_its_derivative_streamed(name):
     fun = FUSED[name]

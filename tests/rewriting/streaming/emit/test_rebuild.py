@@ -46,6 +46,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("options", [{"chunk": 1}, {"chunk": 2, "remat": "body"}], ids=str)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_of_all_kinds_give_what_they_gave(name, options):

@@ -63,6 +63,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_joins_and_single_rows_give_what_they_gave(name):
     fun = both_ways(WINDOWS[name])

@@ -29,6 +29,7 @@ TURNED = {
 }
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", TURNED)
 def test_what_is_reversed_is_reduced_in_the_scan(name):
     fun = TURNED[name]

@@ -125,6 +125,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_give_what_the_whole_gives(name):
     fun, args, ins, n, close = CASES[name]

@@ -34,6 +34,7 @@ def tops(jaxpr):
     return [v.aval.shape for v in scan.outvars]
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", SUMS)
 def test_a_deferred_sum_is_what_the_sum_was(name, reverse):

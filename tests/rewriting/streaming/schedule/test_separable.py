@@ -56,6 +56,7 @@ def test_others_are_not(name):
     assert WHY not in reasons(OTHERS[name])
 
 
+@pytest.mark.in_turns
 @pytest.mark.parametrize("name", {**SEPARABLE, **OTHERS})
 @pytest.mark.parametrize("by", [0, 1])
 def test_the_gradient_in_a_batch_is_the_same(name, by):
