@@ -1,6 +1,7 @@
 """Objects that are compared by code of their class, or of a dataclass, and dataclasses.replace."""
 
 import dataclasses
+import functools
 from collections import namedtuple
 
 import jax
@@ -157,6 +158,39 @@ def test_unequal_is_what_equal_says_where_a_class_has_no_word_for_it(x):
         return far + 0, other + 0
 
     assert_same(f, x)
+
+
+@functools.total_ordering
+class Version:
+    def __init__(self, major, minor):
+        self.major, self.minor = major, minor
+
+    def __eq__(self, other):
+        return (self.major, self.minor) == (other.major, other.minor)
+
+    def __lt__(self, other):
+        return (self.major, self.minor) < (other.major, other.minor)
+
+
+def test_comparisons_that_functools_adds_are_converted():
+    def f(xs):
+        versions = [Version(xs[i], xs[i - 1]) for i in range(4)]
+        newest, moves = versions[0], 0
+        for v in versions[1:]:
+            if v >= newest:
+                newest, moves = v, moves + 1
+        return newest.minor, moves, versions[0] <= versions[2], versions[1] > versions[3]
+
+    assert_same(f, np.array([2.0, 1.0, 2.0, 4.0]))
+
+
+def test_a_comparison_of_two_is_a_key():
+    def f(xs):
+        slope = functools.cmp_to_key(lambda a, b: a[0] * b[1] - b[0] * a[1])
+        rows = [(xs[i], xs[i - 1]) for i in range(4)]
+        return sorted(rows, key=slope), max(rows, key=slope), slope(rows[0]) <= slope(rows[1])
+
+    assert_same(f, np.array([2.0, 1.0, 3.0, 4.0]))
 
 
 @pytest.mark.parametrize("x", [2.0, -3.0])

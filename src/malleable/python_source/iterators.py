@@ -1,4 +1,4 @@
-"""What Python runs as C, to be converted: its iterators, as generators, and loops that fill."""
+"""What Python runs as C, to be converted: iterators as generators, folds, loops that fill."""
 
 
 def filter_items(test, items):
@@ -11,6 +11,25 @@ def filterfalse(test, items):
     for item in items:
         if not (item if test is None else test(item)):
             yield item
+
+
+def compress(items, selectors):
+    for item, selected in zip(items, selectors, strict=False):
+        if selected:
+            yield item
+
+
+def groupby(items, key=None):
+    seen, known, start = [], [], 0
+    for item in items:
+        asked = item if key is None else key(item)
+        if known and asked != known[-1]:
+            yield known[-1], seen[start:]
+            start = len(seen)
+        seen.append(item)
+        known.append(asked)
+    if seen:
+        yield known[-1], seen[start:]
 
 
 def takewhile(test, items):
@@ -31,6 +50,38 @@ def dropwhile(test, items):
 def chain(*iterables):
     for items in iterables:
         yield from items
+
+
+def reduce(function, items, *initial):
+    out = initial[0] if initial else items[0]
+    for item in items if initial else items[1:]:
+        out = function(out, item)
+    return out
+
+
+def cmp_to_key(mycmp):
+    class Key:
+        __slots__ = ("obj",)
+
+        def __init__(self, obj):
+            self.obj = obj
+
+        def __lt__(self, other):
+            return mycmp(self.obj, other.obj) < 0
+
+        def __gt__(self, other):
+            return mycmp(self.obj, other.obj) > 0
+
+        def __eq__(self, other):
+            return mycmp(self.obj, other.obj) == 0
+
+        def __le__(self, other):
+            return mycmp(self.obj, other.obj) <= 0
+
+        def __ge__(self, other):
+            return mycmp(self.obj, other.obj) >= 0
+
+    return Key
 
 
 def add_each(found, items):

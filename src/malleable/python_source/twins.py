@@ -17,12 +17,20 @@ from malleable.python_source import iterators
 
 _MODULES = {"_heapq": heapq, "_bisect": bisect}
 FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterators, colorsys))
+# those that `functools.total_ordering` adds to a class
+ORDERS = frozenset(f.__code__ for each in functools._convert.values() for _, f in each)  # type: ignore[attr-defined]
 ITERATORS: dict[type, Callable] = {
     filter: iterators.filter_items,
     itertools.chain: iterators.chain,
     itertools.filterfalse: iterators.filterfalse,
     itertools.takewhile: iterators.takewhile,
     itertools.dropwhile: iterators.dropwhile,
+}
+# those that ask their items themselves, and no function that is given to them
+ASKING: dict[Callable, Callable] = {
+    functools.cmp_to_key: iterators.cmp_to_key,
+    itertools.compress: iterators.compress,
+    itertools.groupby: iterators.groupby,
 }
 
 

@@ -1,5 +1,6 @@
 """Generators whose tests are traced: what they yield is a list whose length may be traced."""
 
+import functools
 import itertools
 
 import jax
@@ -36,6 +37,10 @@ def until_eight(xs):
         if x > 8:
             return
         yield x
+
+
+def runs(xs):
+    return itertools.groupby(xs, key=lambda x: x > 2)
 
 
 class Bag:
@@ -83,6 +88,13 @@ def tree(v):
         lambda v: sum(itertools.takewhile(lambda x: x < 5, v)),
         lambda v: sum(itertools.dropwhile(lambda x: x < 4, v)),
         lambda v: sum(itertools.filterfalse(lambda x: x < 4, v)),
+        lambda v: sum(itertools.compress(v, v > 2)),
+        lambda v: len(list(itertools.compress(v, [x > 2 for x in v]))),
+        lambda v: functools.reduce(lambda a, x: a * x, large(v)),
+        lambda v: functools.reduce(lambda a, x: 2 * a - x, [x for x in v if x > 2], v[1]),
+        lambda v: sum(len(list(run)) * (3 if k else 1) for k, run in runs(v)),
+        lambda v: sum(sum(run) ** 2 for _, run in itertools.groupby(sorted(v))),
+        lambda v: [k for k, _ in itertools.groupby([1, 1, 2]) if v[0] > k][-1],
     ],
 )
 def test_all_that_it_yields_at_once(f):

@@ -705,6 +705,7 @@ PLAIN = {
     *(builtins.set, builtins.frozenset, collections.deque, collections.OrderedDict),
     *(collections.defaultdict, collections.Counter, builtins.BaseException, builtins.Exception),
     *(itertools.chain, itertools.product, itertools.count, itertools.repeat, itertools.cycle),
+    itertools.compress,
 }
 # those that call the functions they are given: these are to be converted
 HIGHER = {

@@ -1,7 +1,8 @@
-"""Which functions and methods go over, change, or ask nothing of their arguments."""
+"""Which functions and methods go over, change, order, or ask nothing of their arguments."""
 
 import collections
 import math
+import types
 
 import numpy as np
 
@@ -29,3 +30,10 @@ _CHANGES = """append extend insert pop remove sort reverse clear update setdefau
 MUTATORS = frozenset(_CHANGES.split())
 # ufuncs that Python can ask of None, too
 ASKING = {np.equal, np.not_equal, np.logical_not, np.logical_and, np.logical_or}
+
+
+def are_ordered(args: tuple) -> bool:
+    """Whether a list, or what is to be put into it, has objects with an order written in Python."""
+    return any(
+        type(getattr(type(x), "__lt__", None)) is types.FunctionType for x in (*args[0], *args[1:])
+    )

@@ -6,6 +6,7 @@ import numpy as np
 
 from malleable.frontend.counterparts import numpy, scipy
 from malleable.python_source import kinds
+from malleable.python_source.twins import ORDERS
 
 
 def convertible(fun) -> bool:
@@ -19,6 +20,8 @@ def convertible(fun) -> bool:
 
 def kind_of(fun) -> str:
     """The kind of a Python function; one that a context manager decorates is as what it wraps."""
+    if fun.__code__ in ORDERS:
+        return kinds.CONVERT
     kind = kinds.of_file(fun.__code__.co_filename)
     wrapped = fun.__dict__.get("__wrapped__")
     decorated = fun.__code__.co_qualname.startswith("ContextDecorator.")
@@ -34,3 +37,19 @@ def replacement(fun):
         )
     found = scipy.replacement(fun)
     return numpy.replacement(fun) if found is None else found
+
+
+def full_name(f) -> str:
+    """The name of a function with that of its module."""
+    module = getattr(f, "__module__", None)
+    name = getattr(f, "__qualname__", None) or type(f).__qualname__
+    return f"{module}.{name}" if module and module != "builtins" else name
+
+
+def why_left(f) -> str:
+    """Why a function is not converted."""
+    if type(f) is not types.FunctionType:
+        return "it is compiled code"
+    if kinds.of_file(f.__code__.co_filename) == kinds.CONVERT:
+        return f.__dict__.get("__malleable_reason__", "it has no Python source")
+    return f"its module, {f.__module__}, is left alone"

@@ -42,7 +42,13 @@ from malleable.frontend.counterparts import (
 )
 from malleable.frontend.counterparts.bounded import joined, list_of_selected, method, refuse
 from malleable.frontend.counterparts.builtins import Steps, TracedRange, acts, refuse_acting
-from malleable.frontend.counterparts.replaced import convertible, kind_of, replacement
+from malleable.frontend.counterparts.replaced import (
+    convertible,
+    full_name,
+    kind_of,
+    replacement,
+    why_left,
+)
 from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
 from malleable.frontend.operators import comprehensions, items, lookups, tables
 from malleable.frontend.operators.chosen import gone_over, holds, is_place, settled
@@ -56,8 +62,9 @@ from malleable.frontend.values.trees import DICTS
 from malleable.frontend.values.values import Choice, bounded, refuse_uncertain, table_of
 from malleable.notes import note
 from malleable.python_source import kinds
+from malleable.python_source.iterators import reduce
 from malleable.python_source.source import NoSource
-from malleable.python_source.twins import ITERATORS, twin
+from malleable.python_source.twins import ASKING, ITERATORS, twin
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 _Descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -86,12 +93,6 @@ class Plan:
 
     def __reduce__(self):
         return Plan, ()
-
-
-def _name(f) -> str:
-    module = getattr(f, "__module__", None)
-    name = getattr(f, "__qualname__", None) or type(f).__qualname__
-    return f"{module}.{name}" if module and module != "builtins" else name
 
 
 class Caller(Classes):
@@ -294,7 +295,7 @@ class Caller(Classes):
     def _unconverted(self, f, /, *args, **kwargs):
         """Call as it is what cannot be converted; say so, should it be given something traced."""
         if any_traced((args, kwargs)):
-            note(f"`{_name(f)}` is not converted", compat.where(), _reason(f))
+            note(f"`{full_name(f)}` is not converted", compat.where(), why_left(f))
         f = self._reaching(f) if type(f) is _Function else f
         return self._as_it_is(f, *args, **kwargs)
 
@@ -304,7 +305,7 @@ class Caller(Classes):
         if f is copy.copy and args and table_of(args[0]) is not None:
             return tables.copied(args[0])
         if kinds.is_standard(f):
-            tables.refuse_tables(_name(f), args)
+            tables.refuse_tables(full_name(f), args)
         holds = isinstance(getattr(f, "__self__", None), _HOLDERS)
         if not holds and any(map(is_text, args)) and kinds.is_standard(f):
             return by_text(lambda *xs: self._as_it_is(f, *xs, **kwargs), *args)
@@ -320,8 +321,8 @@ class Caller(Classes):
         except _TRIPPED as e:
             if any_traced((args, kwargs)):
                 e.add_note(
-                    f"`{_name(f)}` is not converted, since {_reason(f)}, and is given a traced "
-                    "value\n  hint: write it with NumPy or jax.numpy, or use jax.pure_callback"
+                    f"`{full_name(f)}` is not converted, since {why_left(f)}, and is given a "
+                    "traced value\n  hint: write it with NumPy or jax.numpy, or use jax.pure_callback"
                 )
             raise
 
@@ -346,7 +347,7 @@ class Caller(Classes):
     def _jax(self, f, /, *args, **kwargs):
         """Call what works on plain arrays only: unbox what goes in, box what comes out."""
         if (getattr(f, "__module__", None) or "").startswith("jax.numpy"):
-            present(*args, what=f"`{_name(f)}`")
+            present(*args, what=f"`{full_name(f)}`")
             args = gathered(args)
         args, kwargs = unbox(args), unbox(kwargs)
         if self.enter is not None:
@@ -372,6 +373,13 @@ class Caller(Classes):
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 
     def _called(self, f, args, kwargs):
+        if f in ASKING:
+            return self.call(ASKING[f], *args, **kwargs)
+        if f is functools.reduce and len(args) > 1:
+            items = args[1] if beginning(args[1]) is None else self.call(list, args[1])
+            args = (args[0], items, *args[2:])
+            if bounded(items) is not None:
+                return self.call(reduce, *args)
         if f in functions.ANY_ORDER:
             args = [table.keys if (table := table_of(x)) else x for x in args]
         if f in functions.LAZY or (f in functions.AT_ONCE and len(args) == 1):
@@ -415,7 +423,7 @@ class Caller(Classes):
                 args = list(map(self.bound, args))
             kwargs = {name: self.bound(x) for name, x in kwargs.items()}
         if f in _NUMERIC:
-            present(*args, what=f"`{_name(f)}`")
+            present(*args, what=f"`{full_name(f)}`")
         replaced = self.table.get(f)
         if replaced is not None:
             out = replaced(*args, **kwargs)
@@ -424,12 +432,14 @@ class Caller(Classes):
         if written is not None and args and bounded(args[0]) is not None:
             return self.call(written, *args, **kwargs)
         if replaced is None and f not in functions.LISTS:
-            tables.refuse_tables(_name(f), args)
+            tables.refuse_tables(full_name(f), args)
             if any(bounded(x) is not None for x in args):
-                refuse(f"`{_name(f)}`")
+                refuse(f"`{full_name(f)}`")
         if f in builtins.PLAIN:
             return f(*args, **kwargs)
-        compared = written is not None and (any_traced((args, kwargs)) or are_ordered(args))
+        compared = written is not None and (
+            any_traced((args, kwargs)) or functions.are_ordered(args)
+        )
         if compared and len(args[0]) <= SMALL:
             return self.call(written, *args, **kwargs)
         if replaced is not None and not isinstance(f, type):
@@ -590,7 +600,7 @@ class Caller(Classes):
         if type(method) is _Function:
             return self.call(method, f, *args, **kwargs)
         if (isinstance(f, np.ufunc) and f not in functions.ASKING) or type(f) is type(np.sum):
-            present(*args, what=f"`{_name(f)}`")
+            present(*args, what=f"`{full_name(f)}`")
         replaced = replacement(f)
         if replaced is not None:
             run = lambda: self._instead(f, replaced, args, kwargs)  # noqa: E731
@@ -628,11 +638,6 @@ class Caller(Classes):
         return out
 
 
-def are_ordered(args: tuple) -> bool:
-    """Whether a list, or what is to be put into it, has objects with an order written in Python."""
-    return any(type(getattr(type(x), "__lt__", None)) is _Function for x in (*args[0], *args[1:]))
-
-
 def _as_array(box, dtype=None, copy=None):
     """`x.__array__()` as converted code calls it: the array, still in its box."""
     return box if dtype is None else box.astype(dtype)
@@ -652,14 +657,6 @@ def _weakly(method: Callable, f) -> Callable:
     """method(f, ...), without keeping f alive: the result is kept among the attributes of f."""
     ref = weakref.ref(f)
     return lambda *args, **kwargs: method(ref(), *args, **kwargs)
-
-
-def _reason(f) -> str:
-    if type(f) is not _Function:
-        return "it is compiled code"
-    if kinds.of_file(f.__code__.co_filename) == kinds.CONVERT:
-        return f.__dict__.get("__malleable_reason__", "it has no Python source")
-    return f"its module, {f.__module__}, is left alone"
 
 
 def make_call(convert: Callable, enter: Callable | None = None) -> Callable:
