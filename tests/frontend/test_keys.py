@@ -298,3 +298,16 @@ def test_a_dict_that_was_gone_over_so_is_not_written_to():
 
     with pytest.raises(TransformError, match=r"copy: `values\(\)` was asked of this dict"):
         jax.jit(autograph(f))(1.5)
+
+
+def test_a_key_that_may_be_there_stays_so_when_a_chosen_key_is_written_again():
+    def count(v):
+        kinds = {}
+        for x in v:
+            kind = "n" if x < 0 else "s"
+            kinds[kind] = kinds.get(kind, 0) + 1
+        return len(kinds), "n" in kinds, kinds.get("s", 0)
+
+    program = jax.jit(autograph(count))
+    for v in (np.array([3.0, 1.0]), np.array([-3.0, -1.0]), np.array([3.0, -1.0])):
+        assert program(v) == count(v)

@@ -88,8 +88,8 @@ def _is_method(x, name: str) -> bool:
 
 
 def _has_all(x, key: Choice) -> bool:
-    """Whether this is a dict with each key that the key may be."""
-    return type(x) is dict and all(k in x for k in key.options)
+    """Whether this is a dict that has each key that the key may be, on all paths."""
+    return type(x) is dict and all(k in x and lookups.presence(x, k) is True for k in key.options)
 
 
 def _is_raw(x) -> bool:
