@@ -78,10 +78,8 @@ def _binary(fun, swapped=False, of_jax=None):
         out = run(b, a) if swapped else run(a, b)
         if belongs_to_jax(type(out)):
             new = _empty(Box)
-            new._value = out
-            new._base = new._index = None
-            new.scalar = scalar or out.ndim == 0
-            new.immutable = immutable is True
+            new._value, new._base, new._index, new.born = out, None, None, journal.tick()
+            new.scalar, new.immutable = scalar or out.ndim == 0, immutable is True
             return new if new.scalar or fun is PRODUCT else new.laid(self, other)
         return Box(out, False) if type(out) is np.ndarray else out
 

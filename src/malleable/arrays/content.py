@@ -44,12 +44,12 @@ class Box(Methods):
     [[0.0, 0.0], [7.0, 0.0]]
     """
 
-    __slots__ = ("__weakref__", "_base", "_index", "_value", "immutable", "scalar")
+    __slots__ = ("__weakref__", "_base", "_index", "_value", "born", "immutable", "scalar")
     __array_priority__ = 1000.0
 
     def __init__(self, value, scalar=None):
-        self._value, self._base, self._index, self.immutable = value, None, None, False
-        self.scalar = np.ndim(value) == 0 if scalar is None else scalar
+        self._value, self._base, self._index, self.born = value, None, None, journal.tick()
+        self.immutable, self.scalar = False, np.ndim(value) == 0 if scalar is None else scalar
 
     # ---- the content
 
@@ -118,7 +118,7 @@ class Box(Methods):
     def _view(self, step) -> "Box":
         new = _empty(Box)
         new._value, new._base, new._index, new.scalar = None, self, step, False
-        new.immutable = self.immutable
+        new.immutable, new.born = self.immutable, journal.tick()
         return new
 
     def outdate(self, why: str) -> None:
@@ -188,7 +188,7 @@ class Box(Methods):
         shaped = model.reshape(new)
         if not np.may_share_memory(shaped, model):
             raise AttributeError("incompatible shape for in-place modification: use reshape()")
-        if type(self) is not Box or (journal.is_undone() and not self._is_made_here()):
+        if type(self) is not Box or (journal.is_undone() and not journal.is_new(self.root)):
             raise TransformError(
                 "the shape of an array from before changes under a traced test or in a loop",
                 where=compat.where(),
@@ -202,12 +202,6 @@ class Box(Methods):
         for follower in journal.followers_of(self):
             journal.follow(memory, follower)
         self._value, self._base, self._index = None, memory, places.reshaped(old, shaped.shape)
-
-    def _is_made_here(self) -> bool:
-        """Whether the array is of the block that is being traced, and not only written there."""
-        book, root = journal.current(), self.root
-        known = book is not None and journal.Place("box", root).key in book.places
-        return not known and compat.is_inner(root._value)
 
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: int(np.prod(self.shape, dtype=np.intp)))
@@ -353,7 +347,7 @@ def wrap(value, immutable=False):
     if belongs_to_jax(type(value)):
         new = _empty(Box)
         new._value, new._base, new._index, new.scalar = value, None, None, value.ndim == 0
-        new.immutable = immutable
+        new.immutable, new.born = immutable, journal.tick()
         return new
     return held(value) if type(value) is np.ndarray else value
 

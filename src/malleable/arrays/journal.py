@@ -8,12 +8,14 @@ import array
 import contextlib
 import contextvars
 import functools
+import itertools
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+tick = itertools.count(1).__next__  # what was made later has a greater number
 # no such variable, no such key
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 
@@ -47,6 +49,7 @@ class Journal:
 
     def __init__(self, base: bool = False):
         self.base = base  # of a whole call: nothing in it is undone
+        self.began = tick()
         self.tried: Any = None  # what happens now may be undone even so
         self.places: dict[Any, Place] = {}
         self.before: dict[Any, Any] = {}
@@ -94,6 +97,12 @@ def current() -> Journal | None:
 
 def all_open() -> tuple[Journal, ...]:
     return _open.get()
+
+
+def is_new(box) -> bool:
+    """Whether an array was made in the block being traced; not asked of numbers, our flags."""
+    book = getattr(current(), "level", current())
+    return book is not None and not (book.base or box.scalar) and box.born > book.began
 
 
 def references(thing) -> int:

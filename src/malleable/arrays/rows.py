@@ -18,7 +18,7 @@ class Row(Box):
     def __init__(self, stack, at: int, scalar: bool):
         self._stack, self._at, self._row, self._own = stack, at, None, None
         self._base = self._index = None
-        self.scalar, self.immutable = scalar, False
+        self.scalar, self.immutable, self.born = scalar, False, 0
 
     @property
     def _value(self):

@@ -35,7 +35,7 @@ def view(box: Box, cls: type) -> Box:
     """box.view(cls)"""
     new = object.__new__(kind_of(cls))
     new._value, new._base, new._index, new.scalar = None, box, places.Item(...), False
-    new.immutable = box.immutable
+    new.immutable, new.born = box.immutable, 0  # a view: its root says it
     finalize = getattr(cls, "__array_finalize__", None)
     if isinstance(finalize, types.FunctionType):
         finalize(new, box)

@@ -346,3 +346,46 @@ def test_a_copy_or_the_array_itself_in_a_branch_of_a_step(n):
         return a, b, xs[0] + 0, xs[1] + 0
 
     assert_same(f, V, n)
+
+
+# ---------------------------------------------------------------- untraced arrays made in a step
+
+
+def transposed(x):
+    new = np.empty((3, 2), np.float32)
+    for i in range(3):
+        new[i] = x[i]
+    return new.T
+
+
+def test_a_part_of_an_array_that_a_step_makes_goes_around():
+    def f(x):
+        part, n = transposed(x), 0
+        while np.sum(part) < 50.0:
+            x = x * 1.5
+            part = transposed(x)
+            n += 1
+        return part, n
+
+    assert_same(f, V)
+
+
+def test_a_part_of_an_array_that_a_step_makes_may_be_kept_in_an_object():
+    def f(x):
+        thing, n = Thing(np.zeros((2, 3), np.float32)), 0
+        while n < x[0] * 3:
+            if n != 1:
+                thing.v = transposed(x + n)
+            thing.v[0] += 1.0
+            n += 1
+        return thing.v, n
+
+    assert_same(f, V)
+
+
+def test_a_part_of_one_of_several_arrays_that_an_index_picks():
+    def f(xs, i):
+        chosen = [xs + 1.0, xs * 2.0][i]
+        return chosen.reshape(3, 1) + chosen[::-1]
+
+    assert_same(f, V, 1)

@@ -361,7 +361,7 @@ def holds_new(value, seen: dict) -> bool:
             return holds_new(value, seen)
         if type(value) is Joined and any(compat.is_inner(test) for _, test in value.links):
             return True
-        return type(value) is not Stale and compat.is_inner(value._value)
+        return type(value) is not Stale and (compat.is_inner(value._value) or journal.is_new(value))
     if kind is Masked:
         return compat.is_inner(value.mask) or holds_new(value.held, seen)
     if isinstance(value, jax.Array):
