@@ -220,8 +220,8 @@ class Caller(Classes):
         original = f.__dict__.get("__malleable_converted__")
         if original is not None and f.__dict__.get("__wrapped__", original) is original:
             return functools.partial(self.call, original)
-        if f is Box.__array__:
-            return _as_array
+        if f is Box.__array__:  # the array, still in its box
+            return lambda box, dtype=None, copy=None: box if dtype is None else box.astype(dtype)
         if f in self.table:  # of `statistics`
             return self.table[f]
         if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
@@ -321,8 +321,8 @@ class Caller(Classes):
         except _TRIPPED as e:
             if any_traced((args, kwargs)):
                 e.add_note(
-                    f"`{full_name(f)}` is not converted, since {why_left(f)}, and is given a "
-                    "traced value\n  hint: write it with NumPy or jax.numpy, or use jax.pure_callback"
+                    f"`{full_name(f)}` is not converted, since {why_left(f)}, and is given a traced"
+                    " value\n  hint: write it with NumPy or jax.numpy, or use jax.pure_callback"
                 )
             raise
 
@@ -636,11 +636,6 @@ class Caller(Classes):
                 return book.made[key]
         out = here.made[key] = self.call(f.__wrapped__, *args, **kwargs)
         return out
-
-
-def _as_array(box, dtype=None, copy=None):
-    """`x.__array__()` as converted code calls it: the array, still in its box."""
-    return box if dtype is None else box.astype(dtype)
 
 
 def _boxed(out):
