@@ -311,3 +311,37 @@ def test_a_key_that_may_be_there_stays_so_when_a_chosen_key_is_written_again():
     program = jax.jit(autograph(count))
     for v in (np.array([3.0, 1.0]), np.array([-3.0, -1.0]), np.array([3.0, -1.0])):
         assert program(v) == count(v)
+
+
+class Settings(collections.UserDict):
+    def __missing__(self, key):
+        return 7.0
+
+
+def test_collections_that_python_wrote_over_a_dict_or_list():
+    def f(x):
+        own, base = {}, {"a": 2 * x, "b": 1.0}
+        layers, settings, tail = collections.ChainMap(own, base), Settings(), collections.UserList()
+        if x > 2:
+            layers["a"] = settings["c"] = x
+            tail.append(x)
+        above = layers.new_child({"b": 5.0})
+        return layers["a"], "a" in own, above["a"] + above["b"], settings["c"], len(tail)
+
+    agree(f, 1.0, 3.0)
+
+
+def test_an_object_whose_class_makes_it_with_arguments_is_chosen():
+    class Point:
+        def __new__(cls, x):
+            made = super().__new__(cls)
+            made.x = x
+            return made
+
+    def f(x):
+        p = Point(x)
+        if x > 2:
+            p = Point(-x)
+        return p.x
+
+    agree(f, 1.0, 3.0)

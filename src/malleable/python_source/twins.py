@@ -5,6 +5,7 @@ Given traced values, `heapq.heappush` is converted from the text that stands in 
 
 import ast
 import bisect
+import collections
 import colorsys
 import functools
 import heapq
@@ -17,8 +18,11 @@ from malleable.python_source import iterators
 
 _MODULES = {"_heapq": heapq, "_bisect": bisect}
 FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterators, colorsys))
-# those that `functools.total_ordering` adds to a class
-ORDERS = frozenset(f.__code__ for each in functools._convert.values() for _, f in each)  # type: ignore[attr-defined]
+_ORDERS = (f for each in functools._convert.values() for _, f in each)  # type: ignore[attr-defined]
+_KINDS = (collections.ChainMap, collections.UserDict, collections.UserList)
+_METHODS = (f for kind in _KINDS for f in vars(kind).values() if isinstance(f, types.FunctionType))
+# what `functools.total_ordering` adds to a class, and collections over those of the user's
+CONVERTED = frozenset(f.__code__ for f in (*_ORDERS, *_METHODS))
 ITERATORS: dict[type, Callable] = {
     filter: iterators.filter_items,
     itertools.chain: iterators.chain,

@@ -6,7 +6,7 @@ import numpy as np
 
 from malleable.frontend.counterparts import numpy, scipy
 from malleable.python_source import kinds
-from malleable.python_source.twins import ORDERS
+from malleable.python_source.twins import CONVERTED
 
 
 def convertible(fun) -> bool:
@@ -20,7 +20,7 @@ def convertible(fun) -> bool:
 
 def kind_of(fun) -> str:
     """The kind of a Python function; one that a context manager decorates is as what it wraps."""
-    if fun.__code__ in ORDERS:
+    if fun.__code__ in CONVERTED:
         return kinds.CONVERT
     kind = kinds.of_file(fun.__code__.co_filename)
     wrapped = fun.__dict__.get("__wrapped__")

@@ -464,7 +464,8 @@ def assembled(tree: Node, children: list) -> Any:
         new = tree.cls.__new__(tree.cls)
         dict.update(new, fields)
         return new
-    new = tree.cls.__new__(tree.cls)
+    makers = (vars(kind).get("__new__") for kind in tree.cls.__mro__)  # not that of the user's
+    new = next(f for f in makers if isinstance(f, types.BuiltinFunctionType))(tree.cls)
     vars(new).update(fields)
     for book in journal.all_open()[-1:]:
         book.new.add(id(new))
