@@ -65,13 +65,7 @@ from malleable.frontend.values.trees import (
     spell,
 )
 from malleable.frontend.values.unwinding import flags, open_here
-from malleable.frontend.values.values import (
-    STALE,
-    CannotStage,
-    flatten,
-    rebuild,
-    table_of,
-)
+from malleable.frontend.values.values import STALE, CannotStage, flatten, rebuild, table_of
 
 MOST_DEPTH = 2  # choices within one another; in a tree of objects that grows they are many
 ROOM = 1024  # items that a list may get in a loop that nobody has said the length of

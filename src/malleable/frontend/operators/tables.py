@@ -26,13 +26,7 @@ from malleable.frontend.values.conditions import if_, ifexp, not_, only
 from malleable.frontend.values.keys import KEY, KEYED, ORDER, Table, kind_of_place, table_of, tabled
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import Node, Ragged
-from malleable.frontend.values.values import (
-    Bounded,
-    bounded,
-    is_thing,
-    lacks,
-    refuse_uncertain,
-)
+from malleable.frontend.values.values import Bounded, bounded, is_thing, lacks, refuse_uncertain
 from malleable.notes import note
 from malleable.python_source import iterators
 

@@ -45,12 +45,7 @@ from malleable.frontend.values.trees import (
     spell,
 )
 from malleable.frontend.values.unwinding import is_raised
-from malleable.frontend.values.values import (
-    Choice,
-    flatten,
-    holds_new,
-    rebuild,
-)
+from malleable.frontend.values.values import Choice, flatten, holds_new, rebuild
 from malleable.notes import note
 from malleable.programs.evaluate import evaluate
 
