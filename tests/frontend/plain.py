@@ -32,15 +32,15 @@ def if_(test, body, orelse, state, live):
         orelse()
 
 
-def try_(statements, handlers, orelse, state, live):
+def try_(groups, handlers, orelse, state, live):
     check_names(state, live)
     try:
-        for statement in statements:
+        for statement in sum(groups, ()):
             statement()
     except BaseException as e:
-        for kinds, handler in handlers:
+        for kinds, handler, ignores in handlers:
             if kinds is None or catches(kinds(), e):
-                handler(e)
+                handler(None if ignores else e)
                 break
         else:
             raise

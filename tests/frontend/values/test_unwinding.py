@@ -1,10 +1,13 @@
 """Which handler an exception goes to, of whatever class it is, and what the handler knows of it."""
 
+import itertools
+import math
 import sys
 
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
 from malleable import autograph, listen
 from tests.frontend.values.test_raises import agree
@@ -373,3 +376,178 @@ def test_numpy_without_a_handler_of_what_it_raises_is_noted():
     with listen() as notes:
         jax.jit(autograph(lambda x: np.log(x) if np.errstate(all="ignore") else x))(1.0)
     assert not notes
+
+
+# ---------------------------------------------------------------- many tests, one handler
+
+
+def raising(body):
+    def f(x, y, z):
+        v, log = np.array([x, y, z]), np.zeros(4)
+        with np.errstate(divide="raise", over="raise", invalid="raise"):
+            return body(v, log), log
+
+    return f
+
+
+def quotients(v, log):
+    a = b = which = 0.0
+    try:
+        log[0] = 1
+        a = v[0] / v[1]
+        log[1] = a
+        b = np.log(a)
+        which = 1.0
+    except ArithmeticError:
+        which = -1.0
+    return which + 10 * a + 100 * b
+
+
+def by_kind(v, log):
+    which = 0.0
+    try:
+        xs = [np.sqrt(v[0])]
+        n = 1 / len(xs)
+        log[0] = 1 / float(v[1])
+        xs.append(v[2] / v[1])
+        which = xs[1] + n
+    except FloatingPointError:
+        which = -1.0
+    except ZeroDivisionError:
+        which = -2.0
+    return which
+
+
+def with_a_helper(v, log):
+    def helper(x):
+        y = 1 / x
+        for k in range(3):
+            y = y * v[0]
+            log[k] = y
+        return np.sqrt(y)
+
+    try:
+        a = helper(v[1])
+        log[3] = a
+    except ArithmeticError:
+        return -1.0
+    return a
+
+
+def in_turn_of_a_loop(v, log):
+    total = 0.0
+    try:
+        total = np.sqrt(v[0])
+        while total < 10:
+            total = total + np.sqrt(v[1]) + 1
+            log[0] += 1
+        for x in v:
+            log[1] = 1 / x
+        total = total / v[2]
+    except ArithmeticError:
+        total = -total
+    return total
+
+
+def inner_and_outer(v, log):
+    a = 0.0
+    try:
+        try:
+            a = np.sqrt(v[0])
+            a = a + 1 / v[1]
+        except ZeroDivisionError:
+            a = 5.0
+        finally:
+            log[0] = a
+        a = a + np.log(v[2])
+        log[1] = a
+    except FloatingPointError:
+        a = -a
+    return a
+
+
+@pytest.mark.parametrize(
+    "body", [quotients, by_kind, with_a_helper, in_turn_of_a_loop, inner_and_outer]
+)
+def test_where_each_operation_of_numpy_is_tested_the_first_that_raises_counts(body):
+    f = raising(body)
+    compiled = jax.jit(autograph(f))
+    for args in itertools.product((-1.0, 0.0, 4.0), repeat=3):
+        for got, want in zip(compiled(*args), f(*args), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("body", [quotients, with_a_helper, in_turn_of_a_loop])
+def test_the_first_that_raises_counts_for_each_of_a_batch(body):
+    f, rows = raising(body), [*itertools.product((-1.0, 0.0, 4.0), repeat=3)]
+    got = jax.jit(jax.vmap(autograph(f)))(*map(jnp.array, zip(*rows, strict=True)))
+    for k, args in enumerate(rows):
+        for one, want in zip(got, f(*args), strict=True):
+            np.testing.assert_allclose(one[k], want, rtol=1e-5)
+
+
+def test_tests_of_one_try_make_one_branch():
+    def f(v):
+        try:
+            a = v[0] / v[1]
+            b = np.sqrt(v[0]) * a
+            c = np.log(a) / b
+            d = c**2 - np.sqrt(c)
+            e = np.sqrt(d) / c
+        except ArithmeticError:
+            return -1.0
+        return e
+
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        program = jax.make_jaxpr(autograph(f))(np.array([4.0, 1.0]))
+    assert str(program).count("cond[") <= 1
+
+
+def plus_root(x):
+    try:
+        y = 1 / x + np.sqrt(x)
+    except ZeroDivisionError:
+        y = -x
+    return y
+
+
+def through_a_call(x):
+    def g(x):
+        a = 1 / x
+        return a * np.sqrt(x) * math.sqrt(x)
+
+    try:
+        return g(x)
+    except ZeroDivisionError:
+        return -x
+
+
+def of_numpy(x):
+    v = np.array([x, 1.0])
+    with np.errstate(all="raise"):
+        try:
+            a = v[1] / v[0]
+            b = a * np.sqrt(v[0])
+        except ArithmeticError:
+            return -v[0]
+    return b
+
+
+@pytest.mark.parametrize("f", [plus_root, through_a_call, of_numpy])
+def test_what_follows_a_raise_has_no_part_in_the_derivative(f):
+    for derivative in (jax.grad, jax.jacfwd):
+        assert jax.jit(derivative(autograph(f)))(0.0) == -1
+
+
+def test_an_exception_that_nobody_looks_at_is_one_with_others():
+    def f(x):
+        r = 0.0
+        try:
+            r = 1 / x
+            r = r + 1 / (x - 1)
+            r = r + math.log(x)
+        except (ZeroDivisionError, ValueError):
+            r = -r
+        return r
+
+    agree(f, *((x,) for x in (-1.0, 0.0, 1.0, 2.0)))

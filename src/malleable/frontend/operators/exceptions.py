@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from malleable import compat
 from malleable.errors import TransformError
 from malleable.frontend.common.decisions import assuming, opposite
@@ -19,9 +21,12 @@ from malleable.frontend.values.staging import has_raised, merge, trace_block
 from malleable.frontend.values.unwinding import Attempt, Leaving, attempting, failed, freeze, rewind
 
 
-def try_(statements: tuple, handlers: tuple, orelse: Callable | None, state, live) -> None:
-    """`try: statements  except ...: handler  else: orelse`."""
+def try_(groups: tuple, handlers: tuple, orelse: Callable | None, state, live) -> None:
+    """`try: groups  except ...: handler  else: orelse`."""
     attempt, left = Attempt(handlers, conditions.places_of(state)), False
+    statements = sum(groups, ())
+    if "raise" in np.geterr().values():  # each operation is tested: one branch for all of a group
+        statements = tuple(lambda group=group: [one() for one in group] for group in groups)
     try:
         with attempting(attempt):
             run(attempt, statements, state)
@@ -150,7 +155,7 @@ class Context:
         kinds, given = self.kinds, self.ask("__enter__")
         if kinds:
             self.attempt = Attempt(
-                ((lambda: kinds, self.handle),), conditions.places_of(self.state)
+                ((lambda: kinds, self.handle, False),), conditions.places_of(self.state)
             )
             session().attempts.append(self.attempt)
         return given
@@ -220,7 +225,7 @@ class Grouping(Attempt):
 
 def grouping(kinds: Callable) -> contextlib.AbstractContextManager:
     """Around the body of a `try` with `except*`; kinds(): all that its handlers are for."""
-    return attempting(Grouping(((kinds, None),), []))
+    return attempting(Grouping(((kinds, None, False),), []))
 
 
 def asked_of(leave: Any) -> tuple:

@@ -1,6 +1,7 @@
 """try, except and with as operator calls."""
 
 import ast
+import itertools
 
 from malleable.frontend.syntax import assign
 from malleable.python_source import nodes
@@ -18,13 +19,15 @@ from malleable.python_source.nodes import (
 
 ERROR = "_ag_error"
 NAME_ERRORS = ("NameError", "UnboundLocalError")
+# a handler of these sees no exception
+PLAIN = (ast.Assign, ast.Pass, ast.Name, ast.Constant, ast.UnaryOp, ast.USub, ast.expr_context)
 
 
 def try_(writer, stmt):
-    """`ag__.try_(statements, handlers, orelse, state, live)`, inside `try: finally:` if need be.
+    """`ag__.try_(groups, handlers, orelse, state, live)`, in a `try: finally:` if need be.
 
     Each statement of the body is a function, so that what follows a raise under a traced test
-    can be left out.
+    can be left out. A group is what stands between statements with blocks, or one of these.
     """
     live = writer.liveness
     blocks = [*([one] for one in stmt.body), *(h.body for h in stmt.handlers), stmt.orelse]
@@ -34,28 +37,30 @@ def try_(writer, stmt):
     binds = {h.name for h in stmt.handlers if h.name} & live.locals
     binds = binds.union(*(part.binds for part in parts))
     state = sorted(binds & leaving)
-    done, names = [], []
+    done, groups = [], []
     with writer.asking_names(asks_names(stmt)):
-        for one in stmt.body:
-            name, made = writer.block_function("try", [one], state, one)
-            done.append(made)
-            names.append(load(name))
+        for _, group in itertools.groupby(stmt.body, lambda one: nodes.blocks(one) and id(one)):
+            made = [writer.block_function("try", [one], state, one) for one in group]
+            done += [function for _, function in made]
+            groups.append(tuple_of(*(load(name) for name, _ in made)))
     handlers = []
     for handler in stmt.handlers:
         kinds = constant(None)
         if handler.type:
             kinds = thunk(writer.expression(handler.type))
+        inside = (node for one in handler.body for node in ast.walk(one))
+        ignores = not handler.name and all(isinstance(node, PLAIN) for node in inside)
         block = _with_exception_bound(handler) if handler.name else handler.body
         name, made = writer.block_function("except", block, state, handler, (ERROR,))
         done.append(made)
-        handlers.append(tuple_of(kinds, load(name)))
+        handlers.append(tuple_of(kinds, load(name), constant(ignores)))
     orelse = constant(None)
     if stmt.orelse:
         name, made = writer.block_function("else", stmt.orelse, state, stmt.orelse[0])
         done.append(made)
         orelse = load(name)
     kept = strings([name for name in state if name in after])
-    call = hook("try_", tuple_of(*names), tuple_of(*handlers), orelse, naming(state), kept)
+    call = hook("try_", tuple_of(*groups), tuple_of(*handlers), orelse, naming(state), kept)
     whole = [*done, placed(ast.Expr(value=call), first_line(stmt))]
     if not stmt.finalbody:
         return whole

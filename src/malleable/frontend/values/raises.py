@@ -27,6 +27,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.frames import unbound
 from malleable.frontend.common.session import LINES, drop_raise, note_line, session
 from malleable.frontend.values.conditions import if_, only, truth
+from malleable.frontend.values.unwinding import failed, hand_over_where
 from malleable.frontend.values.values import Choice, bounded, entry, lacks
 from malleable.notes import note
 
@@ -101,7 +102,8 @@ def raise_where(test, error: BaseException, make: Callable | None = None) -> boo
         raise new
 
     where = compat.where()
-    if_(Box(test, True), fail, None, None)
+    if not (isinstance(test, compat.Tracer) and hand_over_where(test, error)):
+        if_(Box(test, True), fail, None, None)
     return True
 
 
@@ -249,7 +251,7 @@ def in_domain(plain: Callable, traced: Callable) -> Callable:
     def either(*args, **kwargs):
         if not any(map(is_traced, args)):
             return plain(*args, **kwargs)
-        return traced(*_tested(name, traced, args), **kwargs)
+        return traced(*_tested(name, traced, tuple(after_raises(args))), **kwargs)
 
     either.__name__ = name
     return either
@@ -342,7 +344,10 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     """
     if session().mixed:
         note_mixed(operands)
-    if not any_traced(operands) or "raise" not in (modes := np.geterr()).values():
+    if not any_traced(operands):
+        return fun(*operands)
+    operands = operands if trial else after_raises(operands)
+    if "raise" not in (modes := np.geterr()).values():
         return fun(*operands)
     if name in SIGNS and all(map(is_python_number, operands)):
         return fun(*operands)
@@ -422,10 +427,20 @@ def types_in_numpy(fun: Callable, tree, described: tuple) -> tuple:
         return ()  # or an operator of NumPy's bools, where these are Python's
 
 
-def _safe_float(test, safe: float, x):
+def after_raises(operands: Sequence) -> Sequence:
+    """The operands; where something has raised, without their derivatives: nobody reads results."""
+    stopped = failed() if session().attempts else False
+    return operands if stopped is False else [_safe_float(stopped, None, x) for x in operands]
+
+
+def _safe_float(test, safe: float | None, x):
+    """`safe` where the test is true, else x; None: x itself, a constant there."""
     if type(x) is not Box or not is_traced(x) or x.dtype.kind not in "fc":
         return x
-    return Box(swapped(test, safe, x).value, x.scalar)
+    safe = lax.stop_gradient(x.value) if safe is None else safe
+    new = Box(swapped(test, safe, x).value, x.scalar)
+    new.immutable = x.immutable
+    return new.laid(x)
 
 
 def _float_tests(name: str, out, operands: list) -> dict:

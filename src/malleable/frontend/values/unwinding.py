@@ -32,10 +32,11 @@ FIXED = ("list", "dict", "set", "object")  # what must have one length on all pa
 
 @dataclass(eq=False)
 class Caught:
-    """A `raise` for a handler. contents: all that the exception holds, packed."""
+    """A `raise` for a handler, which may ignore it. contents: all that it holds, packed."""
 
     handler: Callable
     kind: type
+    ignored: bool = False
     flag: Box = field(default_factory=lambda: Box(False, True))
     contents: types.CellType = field(default_factory=lambda: types.CellType(UNSET))
 
@@ -43,6 +44,8 @@ class Caught:
 
     def handle(self) -> None:
         """Run the handler, as Python does: the exception is the one being handled."""
+        if self.ignored:
+            return self.handler(None)
         held = self.contents.cell_contents
         if type(held) is not Packed:
             held = Packed(self.kind, (), (), (), (None, None, False))
@@ -58,7 +61,7 @@ class Caught:
 
 
 class Attempt:
-    """A `try` whose body runs. handlers: (function that gives the types, or None; handler)."""
+    """A `try` whose body runs. handlers: (what gives the types, or None; handler; ignores)."""
 
     def __init__(self, handlers: tuple, places: list[Place]):
         self.handlers, self.places, self.level = handlers, places, level()
@@ -68,14 +71,14 @@ class Attempt:
         """Which handler an exception is for."""
         if isinstance(e, OURS):
             return None
-        for number, (kinds, _) in enumerate(self.handlers):
+        for number, (kinds, *_) in enumerate(self.handlers):
             if kinds is None or catches(kinds(), e):
                 return number
         return None
 
     def kinds(self) -> tuple:
         """All that the handlers are for."""
-        named = [kinds() if kinds else BaseException for kinds, _ in self.handlers]
+        named = [kinds() if kinds else BaseException for kinds, *_ in self.handlers]
         return tuple(x for one in named for x in (one if isinstance(one, tuple) else (one,)))
 
     def take(self, e: BaseException) -> bool:
@@ -83,16 +86,20 @@ class Attempt:
         number = self.number_of(e)
         if number is None:
             return False
-        key = number, type(e), getattr(e, "__malleable_where__", "")
-        if key not in self.caught:
-            self.caught[key] = Caught(self.handlers[number][1], type(e))
-        caught = self.caught[key]
+        caught = self.caught_by(number, e)
         journal.before_write(caught.flag)
         caught.flag._value = True
-        journal.touch_cell(caught.contents)
-        caught.contents.cell_contents = packed(e)
+        if not caught.ignored:
+            journal.touch_cell(caught.contents)
+            caught.contents.cell_contents = packed(e)
         e.with_traceback(None).__context__ = None  # these know the values of this block
         return True
+
+    def caught_by(self, number: int, e: BaseException) -> Caught:
+        """What is known of such exceptions: one for each line, or for all that are ignored."""
+        _, handler, ignored = self.handlers[number]
+        key = number if ignored else (number, type(e), getattr(e, "__malleable_where__", ""))
+        return self.caught.setdefault(key, Caught(handler, type(e), ignored))
 
     def taken(self) -> list[Caught]:
         return [caught for caught in self.caught.values() if caught.flag._value is not False]
@@ -126,6 +133,18 @@ def hand_over(e: BaseException) -> bool:
     if isinstance(e, Leaving):
         return True
     return is_of_a_path(e) and any(attempt.take(e) for attempt in reversed(session().attempts))
+
+
+def hand_over_where(test, e: BaseException) -> bool:
+    """Hand over what is raised where a traced test says so, if its handler does not look at it."""
+    found = ((a, a.number_of(e)) for a in reversed(session().attempts))
+    attempt, number = next(pair for pair in found if pair[1] is not None)
+    if not attempt.handlers[number][2]:
+        return False
+    flag = attempt.caught_by(number, e).flag
+    mark_as(flag, decided(test, True, flag._value))
+    freeze()
+    return True
 
 
 def flags() -> list[Place]:
