@@ -129,6 +129,18 @@ def test_a_new_shape_under_a_test_is_refused():
         jax.jit(autograph(f))(np.arange(4.0))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of NumPy 2.5
+def test_a_new_shape_of_a_part_of_what_an_index_picks_is_refused():
+    def f(x, i):
+        part = [x + 1, x * 2][i].reshape(2, 2)
+        if x[0] > 0:
+            part.shape = 4
+        return part
+
+    with pytest.raises(TransformError, match="the shape of an array from before changes"):
+        jax.jit(autograph(f))(np.arange(4.0), 1)
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -14,11 +14,12 @@ class Row(Box):
     """
 
     __slots__ = ("_at", "_own", "_row", "_stack")
+    born = 0  # as old as the stack
 
     def __init__(self, stack, at: int, scalar: bool):
         self._stack, self._at, self._row, self._own = stack, at, None, None
         self._base = self._index = None
-        self.scalar, self.immutable, self.born = scalar, False, 0
+        self.scalar, self.immutable = scalar, False
 
     @property
     def _value(self):

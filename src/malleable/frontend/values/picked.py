@@ -22,6 +22,7 @@ class Picked(Box):
     """The one of several arrays that a traced index chooses: reads and writes are that one's."""
 
     __slots__ = ("index", "items", "known", "newest")
+    born = 0  # its items may all be older
 
     def __init__(self, index, items: list):
         self.index, self.items, self.known = index, items, None
