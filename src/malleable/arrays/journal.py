@@ -62,6 +62,8 @@ class Journal:
         self.new: set[int] = set()  # the ids of objects that were made here
         self.repeats = False  # of a step of a loop: the next one makes others in their place
 
+    level: Any = property(lambda self: self)  # the journal of the block that this belongs to
+
     def record(self, place: Place) -> None:
         if place.kind == "box" and self.base and not self.tried:
             return  # nobody asks, and an array that no name has any more may go
@@ -101,8 +103,10 @@ def all_open() -> tuple[Journal, ...]:
 
 def is_new(box) -> bool:
     """Whether an array was made in the block being traced; not asked of numbers, our flags."""
-    book = getattr(current(), "level", current())
-    return book is not None and not (book.base or box.scalar) and box.born > book.began
+    book = current()
+    if book is None or book.level.base or box.scalar:
+        return False
+    return box.born > book.level.began
 
 
 def references(thing) -> int:
@@ -145,8 +149,7 @@ def follow(box, follower) -> None:
     """`follower(box)` is to be called whenever the content of `box` changes in this block."""
     journals = _open.get()
     if journals:
-        book = getattr(journals[-1], "level", journals[-1])
-        book.followers.setdefault(id(box), []).append(follower)
+        journals[-1].level.followers.setdefault(id(box), []).append(follower)
 
 
 def followers_of(box) -> list:

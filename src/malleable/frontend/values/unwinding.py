@@ -238,6 +238,8 @@ class Moment(Journal):
     pred: where it was raised, or something before it; level: the journal of the block around.
     """
 
+    level: Any = None
+
     def __init__(self, pred, level: Journal):
         super().__init__()
         self.pred, self.level = pred, level
@@ -253,13 +255,13 @@ class Moment(Journal):
 def level() -> Journal | None:
     """The journal of the block being traced."""
     now = journal.current()
-    return now.level if isinstance(now, Moment) else now
+    return now and now.level
 
 
 def open_here() -> list[Journal]:
     """The journals of the block being traced: its own, and what came after each raise in it."""
     here = level()
-    return [book for book in journal.all_open() if getattr(book, "level", book) is here]
+    return [book for book in journal.all_open() if book.level is here]
 
 
 def freeze() -> None:
