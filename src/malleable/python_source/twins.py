@@ -30,8 +30,8 @@ ITERATORS: dict[type, Callable] = {
     itertools.takewhile: iterators.takewhile,
     itertools.dropwhile: iterators.dropwhile,
 }
-# those that ask their items themselves, and no function that is given to them
-ASKING: dict[Callable, Callable] = {
+# those that ask what they are given themselves: converted whoever calls them
+ALWAYS: dict[Callable, Callable] = {
     functools.cmp_to_key: iterators.cmp_to_key,
     itertools.compress: iterators.compress,
     itertools.groupby: iterators.groupby,

@@ -705,11 +705,10 @@ PLAIN = {
     *(builtins.set, builtins.frozenset, collections.deque, collections.OrderedDict),
     *(collections.defaultdict, collections.Counter, builtins.BaseException, builtins.Exception),
     *(itertools.chain, itertools.product, itertools.count, itertools.repeat, itertools.cycle),
-    itertools.compress,
 }
 # those that call the functions they are given: these are to be converted
 HIGHER = {
     *(builtins.map, builtins.filter, builtins.sorted, builtins.min, builtins.max),
     *(functools.reduce, itertools.accumulate, itertools.starmap, itertools.takewhile),
-    *(itertools.dropwhile, itertools.filterfalse, itertools.groupby, builtins.iter),
+    *(itertools.dropwhile, itertools.filterfalse, builtins.iter),
 }

@@ -64,7 +64,7 @@ from malleable.notes import note
 from malleable.python_source import kinds
 from malleable.python_source.iterators import reduce
 from malleable.python_source.source import NoSource
-from malleable.python_source.twins import ASKING, ITERATORS, twin
+from malleable.python_source.twins import ALWAYS, ITERATORS, twin
 
 _Function, _Method, _Builtin = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 _Descriptors = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -373,8 +373,8 @@ class Caller(Classes):
         return as_text(watched(f, lambda: self._called(f, args, kwargs), None, args, kwargs))
 
     def _called(self, f, args, kwargs):
-        if f in ASKING:
-            return self.call(ASKING[f], *args, **kwargs)
+        if f in ALWAYS:
+            return self.call(ALWAYS[f], *args, **kwargs)
         if f is functools.reduce and len(args) > 1:
             items = args[1] if beginning(args[1]) is None else self.call(list, args[1])
             args = (args[0], items, *args[2:])

@@ -11,6 +11,7 @@ from malleable.arrays.box import Box
 from malleable.frontend.counterparts import builtins, numpy
 from malleable.frontend.counterparts.replaced import convertible, replacement
 from malleable.python_source import kinds
+from malleable.python_source.twins import ALWAYS
 
 _Function = types.FunctionType
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
@@ -31,7 +32,7 @@ class Classes:
         self._makers: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
     def make(self, cls, args, kwargs):
-        if cls in self.table or cls in builtins.PLAIN or cls in builtins.HIGHER:
+        if cls in self.table or cls in builtins.PLAIN or cls in builtins.HIGHER or cls in ALWAYS:
             return self._builtin(cls, args, kwargs)
         make = self._makers.get(cls)
         if make is None:

@@ -27,7 +27,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.frames import unbound
 from malleable.frontend.common.session import LINES, drop_raise, note_line, session
 from malleable.frontend.values.conditions import if_, only, truth
-from malleable.frontend.values.unwinding import failed, hand_over_where
+from malleable.frontend.values.unwinding import catcher, failed, hand_over_where
 from malleable.frontend.values.values import Choice, bounded, entry, lacks
 from malleable.notes import note
 
@@ -36,7 +36,7 @@ NUMBERS = (bool, int, float, complex)
 
 def caught(error: BaseException) -> bool:
     """Whether a `try` around us is for such an exception."""
-    return any(attempt.number_of(error) is not None for attempt in session().attempts)
+    return catcher(error) is not None
 
 
 def is_asked(error: BaseException | None = None) -> bool:
@@ -87,7 +87,7 @@ def raise_where(test, error: BaseException, make: Callable | None = None) -> boo
 
     make: what gives the exception, on the path that raises it.
     """
-    if not caught(error):
+    if (found := catcher(error)) is None:
         if session().options.exact:
             drop_raise(error, compat.where())
         if session().options.checked:
@@ -102,7 +102,7 @@ def raise_where(test, error: BaseException, make: Callable | None = None) -> boo
         raise new
 
     where = compat.where()
-    if not (isinstance(test, compat.Tracer) and hand_over_where(test, error)):
+    if not (isinstance(test, compat.Tracer) and hand_over_where(test, error, *found)):
         if_(Box(test, True), fail, None, None)
     return True
 

@@ -135,10 +135,14 @@ def hand_over(e: BaseException) -> bool:
     return is_of_a_path(e) and any(attempt.take(e) for attempt in reversed(session().attempts))
 
 
-def hand_over_where(test, e: BaseException) -> bool:
+def catcher(e: BaseException) -> tuple[Attempt, int] | None:
+    """The innermost `try` around us that is for such an exception, and which handler of it."""
+    found = ((attempt, attempt.number_of(e)) for attempt in reversed(session().attempts))
+    return next(((attempt, n) for attempt, n in found if n is not None), None)
+
+
+def hand_over_where(test, e: BaseException, attempt: Attempt, number: int) -> bool:
     """Hand over what is raised where a traced test says so, if its handler does not look at it."""
-    found = ((a, a.number_of(e)) for a in reversed(session().attempts))
-    attempt, number = next(pair for pair in found if pair[1] is not None)
     if not attempt.handlers[number][2]:
         return False
     flag = attempt.caught_by(number, e).flag
