@@ -103,10 +103,8 @@ def all_open() -> tuple[Journal, ...]:
 
 def is_new(box) -> bool:
     """Whether an array was made in the block being traced; not asked of numbers, our flags."""
-    book = current()
-    if book is None or book.level.base or box.scalar:
-        return False
-    return box.born > book.level.began
+    book = current() and current().level
+    return book is not None and not (book.base or box.scalar) and box.born > book.began
 
 
 def references(thing) -> int:
