@@ -95,6 +95,10 @@ def next_(items, *default):
     return builtins.next(items, *default)
 
 
+def numbers_from(start=0, step=1):
+    return Walker(None, start, step)
+
+
 def cycle(items):
     items = items if type(items) is Box else [*items]
     return Walker(items, again=True) if len(items) else itertools.cycle(items)
@@ -103,6 +107,6 @@ def cycle(items):
 TABLE = {
     builtins.iter: iter_,
     builtins.next: next_,
-    itertools.count: lambda start=0, step=1: Walker(None, start, step),
+    itertools.count: numbers_from,
     itertools.cycle: cycle,
 }

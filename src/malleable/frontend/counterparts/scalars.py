@@ -182,6 +182,14 @@ def _frexp(x):
     return python_scalar(mantissa, float), python_scalar(exponent, int)
 
 
+def _ldexp(x, i):
+    return python_scalar(jnp.ldexp(to_float(x), content(i)), float)
+
+
+def _modf(x):
+    return tuple(python_scalar(part, float) for part in jnp.modf(to_float(x)))
+
+
 def _polar(z):
     z = to_complex(z)
     return python_scalar(jnp.abs(z), float), python_scalar(jnp.angle(z), float)
@@ -256,6 +264,10 @@ def _products(x, y):
     return (dx * dy).sum(), (dx * dx).sum(), (dy * dy).sum(), jnp.mean(xs), jnp.mean(ys)
 
 
+def _covariance(x, y, /):
+    return python_scalar(_products(x, y)[0] / (len(x) - 1), float)
+
+
 def _correlation(x, y, /, *, method="linear"):
     if method == "ranked":
         x, y = (list(rank(_column(z))) for z in (x, y))
@@ -274,11 +286,10 @@ def _linear_regression(x, y, /, *, proportional=False):
     return statistics.LinearRegression(*(python_scalar(part, float) for part in parts))
 
 
-_NAMED = (_geometric_mean, _harmonic_mean, _quantiles, _correlation, _mean)
+_NAMED = (_geometric_mean, _harmonic_mean, _quantiles, _covariance, _correlation, _mean)
 _STATISTICS = {
     **{f.__name__[1:]: f for f in (*_NAMED, _linear_regression)},
     "fmean": _mean,
-    "covariance": lambda x, y, /: python_scalar(_products(x, y)[0] / (len(x) - 1), float),
     "variance": _spread(True, False),
     "pvariance": _spread(False, False),
     "stdev": _spread(True, True),
@@ -316,9 +327,7 @@ _MATH = {
     "lcm": _integer(lambda *xs: functools.reduce(jnp.lcm, xs, 1)),
     **{f.__name__[1:]: _integer(f) for f in (_factorial, _isqrt)},
     **{f.__name__[1:]: _combinatorial(f) for f in (_comb, _perm)},
-    **{f.__name__[1:]: f for f in (_isclose, _frexp)},
-    "ldexp": lambda x, i: python_scalar(jnp.ldexp(to_float(x), content(i)), float),
-    "modf": lambda x: tuple(python_scalar(part, float) for part in jnp.modf(to_float(x))),
+    **{f.__name__[1:]: f for f in (_isclose, _frexp, _ldexp, _modf)},
 }
 _CMATH = {
     **{name: _complex(getattr(jnp, name)) for name in _SAME_COMPLEX.split()},

@@ -87,8 +87,7 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     absent = {c.place.name: c.tree for c in carried.values() if is_absent(c.tree)}
-    counter = compat.convert(0, jnp.asarray(0).dtype, True)  # it promotes as Python's integers
-    index = jax.typeof(counter) if steps is not None else None
+    index = counter_type() if steps is not None else None
     runs = steps is not None and type(steps.length) is int and steps.length > 0
     binds = True  # perhaps a step binds what a branch before it has read
     for k in range(ROUNDS):
@@ -131,6 +130,11 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def is_absent(tree) -> bool:
     return isinstance(tree, trees.Static) and (tree.value is ABSENT or tree.value is trees.UNSET)
+
+
+def counter_type():
+    """Of the number of a step: an integer that promotes as Python's do."""
+    return jax.typeof(compat.convert(0, jnp.asarray(0).dtype, True))
 
 
 def writes(item) -> bool:

@@ -159,8 +159,7 @@ class Plan:
             marker = MARKERS.get(type(stmt))
             name = getattr(head, "func", None)
             name = getattr(name, "attr", getattr(name, "id", None))
-            walrus = isinstance(stmt, ast.While) and holds(stmt.test, ast.NamedExpr)
-            fits = id(stmt) not in self.pinned and not walrus  # full style makes it a statement
+            fits = id(stmt) not in self.pinned and not _binds_in_test(stmt)
             if marker and name == marker and fits:
                 self.converted.add(id(stmt))
             if isinstance(stmt, (ast.Break, ast.Continue)):
@@ -210,6 +209,11 @@ class Plan:
             through = through or any(self.falls(h.body) for h in stmt.handlers)
             return through and self.falls(stmt.finalbody)
         return True
+
+
+def _binds_in_test(stmt):
+    """A walrus in the test of a `while`, which full style makes a statement first."""
+    return isinstance(stmt, ast.While) and holds(stmt.test, ast.NamedExpr)
 
 
 def _breaks(stmt):
