@@ -11,10 +11,9 @@ import gc
 import itertools
 import os
 import shutil
-import sys
 import threading
 
-from tests.flags import FAST, KEPT
+from tests.flags import FAST, KEPT, OTHER
 
 # JAX reads these variables when it is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -31,7 +30,6 @@ from jax._src import traceback_util  # noqa: TID251  (asked once per file, see b
 from jax._src.interpreters import mlir  # noqa: TID251  (contexts are used again, see below)
 
 FREE = jax.__version_info__ >= (0, 12)  # the checks take no time to speak of
-OTHER = sys.version_info >= (3, 12)  # CI runs two Pythons: other cases on each
 MOST_BYTES = 1 << 30  # a run of all tests keeps a tenth of it
 LEAKS = os.environ.get("MALLEABLE_LEAKS", "1" if FREE else "0") != "0"
 

@@ -1,7 +1,5 @@
 """A scan to push a tail into, and what the tests look at."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from malleable import compat, listen, stage
 from malleable.rewriting.passes.passes import optimize
 from malleable.rewriting.streaming.push import push_up_reductions
+from tests.flags import OTHER
 from tests.rules import assert_same
 
 push = push_up_reductions(threshold=0)
@@ -26,10 +25,9 @@ def in_turns(names, ways):
 
     The others are slow. CI runs two Pythons: each begins with another way.
     """
-    first = sys.version_info >= (3, 12)
     return [
         pytest.param(name, *way, marks=[pytest.mark.slow] * ((i - k) % len(ways) != 0))
-        for i, name in enumerate(names, first)
+        for i, name in enumerate(names, OTHER)
         for k, way in enumerate(ways)
     ]
 

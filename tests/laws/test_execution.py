@@ -1,20 +1,20 @@
 """`mal.jit` of random Python programs computes, prints, raises and writes what the program does."""
 
 import os
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.flags import OTHER
 from tests.generators.selective.programs import random_selective_program, selective_args
 from tests.laws.batches import batches
 from tests.laws.execution_laws import SAME, differs, seen, several_args, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SELECTIVE_PROGRAMS", "100"))
 QUICK = 25
-FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
+FIRST = PROGRAMS * OTHER
 BATCH = 25  # plain JAX compiles each operation for each size it meets: once, in a long batch
 
 # Leak checks make JAX forget what it compiled: plain JAX takes for ever.

@@ -1,15 +1,14 @@
 """Whatever takes items of an iterator, and whatever each changes: as in Python, or refused."""
 
-import sys
-
 import pytest
 
+from tests.flags import OTHER
 from tests.generators.python.iterators import random_iterator_program
 from tests.laws.batches import batches
 from tests.laws.python_laws import REFUSED, is_wrong, try_seeds
 
 PROGRAMS, BATCH = 200, 20
-FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
+FIRST = PROGRAMS * OTHER
 
 pytestmark = pytest.mark.caches
 

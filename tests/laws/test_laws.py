@@ -2,18 +2,18 @@
 
 import os
 import random
-import sys
 
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from tests.flags import OTHER
 from tests.generators.programs.programs import inputs, programs
 from tests.laws.laws import LAWS, check
 
 TRIES = int(os.environ.get("MALLEABLE_LAWS", "60"))
 QUICK = min(TRIES, 14)
-SEED = sys.version_info >= (3, 12)  # CI runs two Pythons: other programs on each
+SEED = OTHER
 if "MALLEABLE_NEW_PROGRAMS" in os.environ:
     SEED = random.getrandbits(32)
 

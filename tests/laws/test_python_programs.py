@@ -3,12 +3,12 @@
 import functools
 import os
 import re
-import sys
 
 import jax
 import numpy as np
 import pytest
 
+from tests.flags import OTHER
 from tests.generators.python.everyday import random_everyday_program
 from tests.generators.python.guards import PARENTS
 from tests.generators.python.programs import python_args, random_python_program
@@ -19,7 +19,6 @@ from tests.laws.python_laws import REFUSED, SAME, is_wrong, try_seeds
 PROGRAMS = int(os.environ.get("MALLEABLE_PYTHON_PROGRAMS", "360"))
 BATCH, QUICK = 15, 60
 VIEWS = 200  # of parts of arrays
-OTHER = sys.version_info >= (3, 12)  # CI runs two Pythons: other programs on each
 
 # Leak checks would trace everything anew; tracing and compiling is what takes the time already.
 pytestmark = pytest.mark.caches

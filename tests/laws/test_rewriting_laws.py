@@ -1,18 +1,18 @@
 """Every pass leaves random programs the results they had: alone, under grad, vmap, jit."""
 
 import os
-import sys
 
 import jax
 import pytest
 
+from tests.flags import OTHER
 from tests.generators.arrays.programs import random_array_program
 from tests.laws.batches import batches
 from tests.laws.rewriting_laws import PASSES, compare, drawn, try_seed
 
 PROGRAMS = int(os.environ.get("MALLEABLE_REWRITING_PROGRAMS", "150"))
 QUICK = 30
-FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
+FIRST = PROGRAMS * OTHER
 BATCH = 15
 
 # Leak checks would trace everything anew; tracing and compiling is what takes the time already.

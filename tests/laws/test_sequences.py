@@ -2,16 +2,16 @@
 
 import collections
 import os
-import sys
 
 import jax
 import pytest
 
+from tests.flags import OTHER
 from tests.laws.batches import batches
 from tests.laws.sequence_laws import MISSED, REFUSED, RIGHT, try_seeds
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SEQUENCE_PROGRAMS", "200"))
-FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
+FIRST = PROGRAMS * OTHER
 QUICK = 40
 BATCH = 20
 

@@ -1,16 +1,16 @@
 """Random programs with masks that slide: a scan of steps of any width is the program."""
 
 import os
-import sys
 
 import jax
 import pytest
 
+from tests.flags import OTHER
 from tests.laws.batches import batches
 from tests.laws.window_laws import REFUSED, RIGHT, WIDTHS, try_all
 
 PROGRAMS = int(os.environ.get("MALLEABLE_WINDOW_PROGRAMS", "100"))
-FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
+FIRST = PROGRAMS * OTHER
 QUICK = 4
 BATCH = 4
 

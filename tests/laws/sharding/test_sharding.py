@@ -1,16 +1,16 @@
 """Passes on a mesh of (2, 4): the same numbers and shardings, and no more bytes to send."""
 
 import os
-import sys
 
 import jax
 import pytest
 
+from tests.flags import OTHER
 from tests.laws.batches import batches
 from tests.laws.sharding.sharding_laws import MESHES, PASSES, drawn, try_many
 
 PROGRAMS = int(os.environ.get("MALLEABLE_SHARDED_PROGRAMS", "24"))
-FIRST = PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other programs on each
+FIRST = PROGRAMS * OTHER
 BATCH = 6
 
 pytestmark = pytest.mark.caches  # tracing and compiling is what takes the time already

@@ -1,18 +1,17 @@
 """The gradient of `autograph` of random Python programs is the slope of plain Python."""
 
-import sys
-
 import jax
 import pytest
 
 import malleable as mal
+from tests.flags import OTHER
 from tests.generators.python.programs import PythonProgram
 from tests.laws.batches import batches
 from tests.laws.python_laws import REFUSED, SAME
 from tests.laws.slopes.slope_laws import KINK, point, slope, try_seeds
 
 BATCH, PROGRAMS = 5, 60
-FIRST = 300 + PROGRAMS * (sys.version_info >= (3, 12))  # CI runs two Pythons: other ones on each
+FIRST = 300 + PROGRAMS * OTHER
 
 pytestmark = pytest.mark.caches  # leak checks would trace everything anew
 
