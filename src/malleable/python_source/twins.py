@@ -21,8 +21,9 @@ FILES = frozenset(str(module.__file__) for module in (*_MODULES.values(), iterat
 _ORDERS = (f for each in functools._convert.values() for _, f in each)  # type: ignore[attr-defined]
 _KINDS = (collections.ChainMap, collections.UserDict, collections.UserList)
 _METHODS = (f for kind in _KINDS for f in vars(kind).values() if isinstance(f, types.FunctionType))
-# what `functools.total_ordering` adds to a class, and collections over those of the user's
-CONVERTED = frozenset(f.__code__ for f in (*_ORDERS, *_METHODS))
+# what `functools.total_ordering` adds to a class, and collections over those of the user's; the
+# code of a decorator's wrapper is that of others, too
+CONVERTED = frozenset(f.__code__ for f in (*_ORDERS, *_METHODS) if not hasattr(f, "__wrapped__"))
 ITERATORS: dict[type, Callable] = {
     filter: iterators.filter_items,
     itertools.chain: iterators.chain,
