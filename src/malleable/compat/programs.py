@@ -348,8 +348,13 @@ def place(*eqns: Eqn) -> tuple[str, int, str] | None:
 
 def _calling() -> tuple[str, int, str] | None:
     """As `place`: the user's line that is being run. JAX looks no further than its own trace."""
-    users = [f for f, _ in traceback.walk_stack(sys._getframe(2)) if is_users(f.f_code.co_filename)]
-    frame = next((f for f in users if is_own(f.f_code.co_filename)), next(iter(users), None))
+    here = sys._getframe(1)
+
+    def first(test):
+        frames = (f for f, _ in traceback.walk_stack(here) if test(f.f_code.co_filename))
+        return next(frames, None)
+
+    frame = first(lambda file: is_own(file) and is_users(file)) or first(is_users)
     return frame and (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
 
 

@@ -344,10 +344,8 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     """
     if session().mixed:
         note_mixed(operands)
-    if not any_traced(operands):
-        return fun(*operands)
     operands = operands if trial else after_raises(operands)
-    if "raise" not in (modes := np.geterr()).values():
+    if not any_traced(operands) or "raise" not in (modes := np.geterr()).values():
         return fun(*operands)
     if name in SIGNS and all(map(is_python_number, operands)):
         return fun(*operands)

@@ -18,7 +18,7 @@ from malleable.arrays import journal
 from malleable.arrays.box import Box
 from malleable.arrays.journal import Journal, Place
 from malleable.errors import TransformError
-from malleable.frontend.common.decisions import decided
+from malleable.frontend.common.decisions import decided, implied
 from malleable.frontend.common.session import session
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.packing import HELD, Leaving, Packed, link, packed, restored
@@ -293,11 +293,15 @@ def rewind(mark: tuple) -> None:
     opened = journal.all_open()
     if not all(type(book) is Moment for book in opened[len(mark) :]):
         return  # an unfinished generator that Python drops while something else is traced
+    later, done = True, {}
     while len(opened) > len(mark):
         moment, opened = opened[-1], opened[:-1]
+        done = done if implied(later, moment.pred, True) else {}  # its paths are among the later
+        later = moment.pred
         for key, place in in_order(moment):
             now, before = place.read(), moment.before[key]
-            new = chosen(moment.pred, before, now, place)
+            new = now if done.get(key, done) is before else chosen(later, before, now, place)
+            done[key] = before
             if new is not now:
                 place.write(new)
             if key not in moment.variables and key not in opened[-1].places:
