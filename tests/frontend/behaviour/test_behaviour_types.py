@@ -249,3 +249,53 @@ def test_an_int_or_a_float_of_pythons_with_integers_of_numpys_leaves_a_note(time
             jax.jit(autograph(fun))(1.0, a)
         lines = [note.where for note in notes if "meets int8 as a float" in note.what]
         assert len(lines) == said and all("test_behaviour_types.py" in line for line in lines)
+
+
+def class_of_number(c):
+    t = 3 if c > 0 else 2.5
+    return 1.0 if isinstance(t, int) else 2.0
+
+
+def type_of_number(c):
+    t = 3 if c > 0 else 2.5
+    return 1.0 if type(t) is int else 2.0
+
+
+def number_that_a_float_rounds(c):
+    return (2**60 + 1 if c > 0 else 0.5) % 2
+
+
+def arrays_of_two_types(c):
+    t = np.full(3, 100, np.int8) if c > 0 else np.ones(3, np.float32)
+    return t + t
+
+
+def float_of_pythons_or_numpys(c):
+    return (np.float32(3) if c > 0 else 2.5) / 7
+
+
+@pytest.mark.parametrize(
+    ("f", "what"),
+    [
+        (class_of_number, "is asked for its class as a float"),
+        (type_of_number, "is asked for its class as a float"),
+        (number_that_a_float_rounds, "1152921504606846977 or a float is float64"),
+        (arrays_of_two_types, "the value: int8[3] and float32[3] became float32[3]"),
+        (float_of_pythons_or_numpys, "one of float32 is float32 from here on"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_number_that_two_paths_give_in_two_types_leaves_a_note_where_that_shows(f, what):
+    with jax.enable_x64(True), listen() as notes:
+        jax.jit(autograph(f))(1.0)
+    assert any(what in n.what and "test_behaviour_types.py" in n.where for n in notes)
+
+
+def test_a_number_that_is_one_or_the_other_is_a_number_without_a_note():
+    def f(c):
+        t = 3 if c > 0 else 2.5
+        return isinstance(t, int | float)
+
+    with listen() as notes:
+        assert jax.jit(autograph(f))(1.0) is not False
+    assert not notes

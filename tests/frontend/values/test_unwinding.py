@@ -361,6 +361,20 @@ def test_a_handler_of_what_numpy_raises_at_floats_runs(f, inputs):
     assert np.geterr()["invalid"] == "warn"
 
 
+def test_a_number_of_a_batch_is_one_of_numpys_to_a_handler_of_what_it_raises():
+    def f(x):
+        with np.errstate(divide="raise"):
+            try:
+                return 1 / x
+            except FloatingPointError:
+                return -4.0
+
+    with listen() as notes:
+        out = jax.vmap(autograph(f))(jnp.array([2.0, 0.0]))
+    np.testing.assert_array_equal(out, [0.5, -4])
+    assert any("takes a number of a batch for one of NumPy's" in n.what for n in notes)
+
+
 def test_the_derivative_knows_nothing_of_the_path_that_raises():
     assert jax.grad(autograph(within))(0.0) == 0 and jax.grad(autograph(within))(2.0) == -0.25
 

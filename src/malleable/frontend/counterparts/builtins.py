@@ -46,7 +46,7 @@ from malleable.frontend.counterparts.scalars import content, python_scalar, trut
 from malleable.frontend.counterparts.texts import outlined
 from malleable.frontend.values import conditions, unwinding, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
-from malleable.frontend.values.raises import operands, whole_number
+from malleable.frontend.values.raises import may_be_int, note_class, operands, whole_number
 from malleable.frontend.values.trees import DICTS, Leaf
 from malleable.notes import note
 from malleable.python_source.effects import effect_of
@@ -546,7 +546,7 @@ def type_(*args, **kwargs):
         (x,) = args
         return values.select(x.index, list(map(type_, x.options)), compat.where())
     if len(args) == 1 and not kwargs and isinstance(args[0], Box):
-        return args[0].__class__
+        return note_class(lambda cls: cls) if may_be_int(args[0]) else args[0].__class__
     return type(*args, **kwargs)
 
 
@@ -569,6 +569,8 @@ def isinstance_(x, kinds):
         return found[0] if alike else python_scalar(values.entry(found, x.index), bool)
     if not isinstance(x, Box) or mixed:
         return isinstance(x, kinds)
+    if may_be_int(x):
+        return note_class(lambda cls: issubclass(cls, kinds))
     if isinstance(kinds, tuple | types.UnionType):
         every = kinds if isinstance(kinds, tuple) else kinds.__args__
         return any(isinstance_(x, kind) for kind in every)

@@ -333,6 +333,7 @@ SIGNS = {
     **{"/": "divide", "//": "floor_divide", "%": "remainder"},
 }
 DIVISIONS = frozenset(("divide", "floor_divide", "remainder"))
+MIXED = "a float of Python's, or an int on another path, {} as a float"
 REDUCTIONS = frozenset(("sum", "prod", "mean", "var", "std", "dot", "cumsum", "cumprod", "trace"))
 
 
@@ -348,7 +349,9 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     if not any_traced(operands) or "raise" not in (modes := np.geterr()).values():
         return fun(*operands)
     if name in SIGNS and all(map(is_python_number, operands)):
-        return fun(*operands)
+        if all(map(is_weak, operands)):
+            return fun(*operands)
+        note(f"`{name}` takes a number of a batch for one of NumPy's", compat.where())
     name = SIGNS.get(name, name)
     kinds = [kind for kind, mode in modes.items() if mode == "raise"]
     if not is_asked(FloatingPointError()) or any(type(x) in UNSIZED for x in operands):
@@ -373,11 +376,23 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
 def note_mixed(operands: Sequence) -> None:
     """A note where a float of Python's, which may be an int, meets an integer of NumPy's."""
     boxes = [x for x in operands if type(x) is Box]
-    floats = any(x.scalar and x.dtype.kind == "f" and is_weak(x) and is_traced(x) for x in boxes)
     numpys = next((x.dtype for x in boxes if x.dtype.kind in "iu" and not is_weak(x)), None)
-    if floats and numpys is not None:
-        what = f"a float of Python's, or an int on another path, meets {numpys} as a float"
-        note_line(what, compat.where(), "NumPy computes with an int in the type of the array")
+    if any(map(may_be_int, boxes)) and numpys is not None:
+        why = "NumPy computes with an int in the type of the array"
+        note_line(MIXED.format(f"meets {numpys}"), compat.where(), why)
+
+
+def note_class(ask: Callable):
+    """ask(float) of what may_be_int, with a note where ask(int) is another."""
+    if ask(int) is not ask(float):
+        note_line(MIXED.format("is asked for its class"), compat.where(), "perhaps: write float(x)")
+    return ask(float)
+
+
+def may_be_int(x) -> bool:
+    """Whether a value is a float of Python's that may be an int on another path."""
+    number = session().mixed and type(x) is Box and x.scalar and x.dtype.kind == "f"
+    return number and is_weak(x) and is_traced(x)
 
 
 def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = None) -> None:

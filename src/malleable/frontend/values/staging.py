@@ -603,11 +603,17 @@ def report_joins(paths: Paths) -> None:
                 note(f"key {k!r} may be undefined", where, "it is set in one branch only")
         if session().options.exact:
             refuse_two_types(name, one, other, where)
-        a, b = number_of(one), number_of(other)
-        if not all(isinstance(t, Leaf) for t in (a, b, target)) or a.dtype == b.dtype:
-            continue
-        if a.weak is b.weak and (not a.weak or {a.dtype.kind, b.dtype.kind} <= {*"iu"}):
-            promoted(name, one, other, target, where)
+        report_types(name, one, other, target, where)
+    report_types("the value", *paths.results, paths.result, where)
+
+
+def report_types(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
+    """Say whose type NumPy would have known by the path."""
+    a, b = number_of(one), number_of(other)
+    if not all(isinstance(t, Leaf) for t in (a, b, target)) or a.dtype == b.dtype:
+        return
+    if a.weak is b.weak and (not a.weak or {a.dtype.kind, b.dtype.kind} <= {*"iu"}):
+        promoted(name, one, other, target, where)
 
 
 def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:

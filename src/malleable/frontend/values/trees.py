@@ -435,8 +435,12 @@ def number_of(tree: Tree) -> Tree | None:
 def as_numpys(tree: Tree, leaf: Leaf, other: Leaf) -> Leaf:
     """The leaf of a tree; that of a number of Python's in NumPy's type, if that can hold it."""
     known = isinstance(tree, Static) and not other.weak and can_hold(other.dtype, tree.value)
-    if known and leaf.dtype != other.dtype and other.dtype.kind in "iu":
+    if known and leaf.dtype != other.dtype and other.dtype.kind in "iuf":
         note_two_types(other.dtype, other.dtype)
+    number = getattr(tree, "value", None)
+    if type(number) is int and other.dtype.kind == "f" and not can_hold(other.dtype, number):
+        what = f"{number} or a float is {other.dtype} from here on"
+        note_line(what, compat.where(), "an int of Python's is not rounded")
     return replace(leaf, dtype=other.dtype) if known else leaf
 
 
