@@ -349,7 +349,8 @@ def settle(
         again = True
     sets: dict = {}
     for key, c in carried.items():
-        if key not in block.after or c.traced is not c.tree:
+        stale = c.prefix is not None if c.traced is None else c.traced is not c.tree
+        if key not in block.after or stale:  # what is new had what it had before the loop
             continue
         after = block.after[key][0]
         refuse_new(after, block.made if c.place.kind == "list" else set())
