@@ -88,15 +88,15 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(94805, 58000),
-    "compat": Budget(3140, 2300),
+    "all": Budget(94840, 58000),
+    "compat": Budget(3141, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2410, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(20680, 12500),
     "python_source": Budget(2105, 1400),
     "arrays": Budget(4325, 3100),
-    "frontend": Budget(16815, 9300),
+    "frontend": Budget(16850, 9300),
     "execution": Budget(14360, 10300),
     "inspection": Budget(22770, 16000),
     "integrations": Budget(4020, 4000),

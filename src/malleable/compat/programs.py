@@ -348,13 +348,9 @@ def place(*eqns: Eqn) -> tuple[str, int, str] | None:
 
 def _calling() -> tuple[str, int, str] | None:
     """As `place`: the user's line that is being run. JAX looks no further than its own trace."""
-    here = sys._getframe(1)
-
-    def first(test):
-        frames = (f for f, _ in traceback.walk_stack(here) if test(f.f_code.co_filename))
-        return next(frames, None)
-
-    frame = first(lambda file: is_own(file) and is_users(file)) or first(is_users)
+    frames = [(f, f.f_code.co_filename) for f, _ in traceback.walk_stack(sys._getframe(2))]
+    own = (f for f, file in frames if is_own(file) and is_users(file))
+    frame = next(own, None) or next((f for f, file in frames if is_users(file)), None)
     return frame and (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
 
 

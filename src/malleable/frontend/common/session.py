@@ -61,6 +61,8 @@ class Session:
     lanes: bool = False  # under vmap: numbers come in arrays, whatever they were
     inside: dict = field(default_factory=dict)  # by code of a block: in how many of it we are
     again: dict = field(default_factory=dict)  # by code: how often it was met in itself since
+    around: dict = field(default_factory=dict)  # what the loop around us carries
+    written: dict = field(default_factory=dict)  # by code of a loop: places on the heap
     said: int = 0  # calls of print so far
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack

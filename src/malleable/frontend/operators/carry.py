@@ -149,6 +149,32 @@ def start(loop: Loop) -> dict:
     return carried
 
 
+def recall(loop: Loop, carried: dict) -> None:
+    """Carry what the loop was found to write when the one around it was traced before this.
+
+    Else each of both would find it out in each round of the other.
+    """
+    here, local = session(), {place.key for place in places_of(loop.state)}
+    found = here.written.get(loop.body.__code__, {})
+    for key, c in here.around.items():
+        if key in found and key not in local and key not in carried:
+            leaves: list = []
+            whole = flatten(default(c.place, c.place.read()), leaves), leaves
+            first = named_before(c.place, whole)
+            goal = carried_tree(first[0], found[key])
+            carried[key] = Carried(c.place, goal, first, whole=whole)
+
+
+def remember(loop: Loop, carried: dict) -> None:
+    """For `recall`: of each place that keeps its shape, whether it is bound anew."""
+    local, stops = {place.key for place in places_of(loop.state)}, {f.key for f in flags()}
+    found = session().written.setdefault(loop.body.__code__, {})
+    for key, c in carried.items():
+        fixed = c.place.kind in ("attr", "box", "cell") or isinstance(c.tree, Node)
+        if fixed and c.prefix is None and key not in local and key not in stops:
+            found[key] = not isinstance(c.tree, Static)
+
+
 def named_before(place: Place, whole: tuple) -> tuple[Tree, list]:
     """The tree of what a place holds, and its leaves; what others know is there by name."""
     held: dict = {}

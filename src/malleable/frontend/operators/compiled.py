@@ -26,6 +26,8 @@ from malleable.frontend.operators.carry import (
     extend,
     land,
     note_kept,
+    recall,
+    remember,
     settle,
     stacked,
     start,
@@ -86,6 +88,7 @@ def stage(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
+    recall(loop, carried)
     absent = {c.place.name: c.tree for c in carried.values() if is_absent(c.tree)}
     index = counter_type() if steps is not None else None
     runs = steps is not None and type(steps.length) is int and steps.length > 0
@@ -111,6 +114,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     leave()
     if block.error is not None:
         raise block.error
+    remember(loop, carried)
     for c in carried.values():  # written to, and copied, in every step
         for copied in block.copies:
             copied(c.place.owner)
@@ -193,7 +197,11 @@ def trace_step(loop: Loop, steps, carried: dict, index, binds: bool) -> Block:
     local = [p for p in places_of(loop.state) if p.key not in carried]
     places = [c.place for c in carried.values()] + local
     goes_on = jax.ShapeDtypeStruct((), bool)
-    block = trace_block(body, places, [goes_on, *extra, *slices, *types])
+    around, session().around = session().around, carried
+    try:
+        block = trace_block(body, places, [goes_on, *extra, *slices, *types])
+    finally:
+        session().around = around
     if written:  # not said before: an abandoned trace holds on to its values
         raise WritesItem
     return block
