@@ -12,11 +12,14 @@ from malleable.python_source.twins import FILES
 
 CONVERT, JAX, PLAIN = "convert", "jax", "plain"
 
-_TOUR = str(pathlib.Path(compat.PACKAGE) / "tour")
+_OURS = pathlib.Path(compat.PACKAGE)
+_TOUR = str(_OURS / "tour")
 _STDLIB = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]([^/\\.]+)[/\\.]")
 _NUMPY_INSIDE = re.compile(r"[/\\]numpy[/\\](_core|core|linalg|fft|random|ma|testing)[/\\]")
 
+_MISUSE = str(_OURS / "python_source" / "misuse.py")
+_BOXED = tuple(str(_OURS / x) for x in ("arrays", "execution", "frontend", "python_source"))
 _kinds: dict[str, str] = {}
 _modules: dict[str, bool] = {}
 _packages: dict[str, bool] = {"jax": True, "jaxlib": True}
@@ -51,6 +54,13 @@ def is_ours(filename: str) -> bool:
     """Whether a file is of this library, but for what is there to be converted."""
     ours = filename.startswith(compat.PACKAGE) and not filename.startswith(_TOUR)
     return ours and filename not in FILES
+
+
+def takes_boxes(fun: types.FunctionType) -> bool:
+    """Whether a function is of the part of this library that knows boxes: no effect, no pass."""
+    while fun.__code__.co_filename == _MISUSE and hasattr(fun, "__wrapped__"):
+        fun = fun.__wrapped__
+    return is_ours(fun.__code__.co_filename) and fun.__code__.co_filename.startswith(_BOXED)
 
 
 def builds_on_jax(package: str) -> bool:

@@ -12,7 +12,6 @@ import collections
 import contextlib
 import copy
 import dataclasses
-import dis
 import functools
 import inspect
 import itertools
@@ -55,7 +54,15 @@ from malleable.frontend.operators.chosen import gone_over, holds, is_place, sett
 from malleable.frontend.operators.classes import Classes
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
-from malleable.frontend.operators.hidden import block, born, is_iterator, new, walked, watched
+from malleable.frontend.operators.hidden import (
+    block,
+    born,
+    is_iterator,
+    new,
+    reaching,
+    walked,
+    watched,
+)
 from malleable.frontend.values.conditions import by_case
 from malleable.frontend.values.raises import fail_where, present, raised
 from malleable.frontend.values.trees import DICTS
@@ -152,9 +159,7 @@ class Caller(Classes):
         (iterable,) = gathered((iterable,))
         if is_traced(iterable) or bounded(iterable) is not None:
             return builtins.sum_(iterable, start)
-        for x in iterable:
-            start = self.dunders.binary("+", start, x)
-        return start
+        return functools.reduce(functools.partial(self.dunders.binary, "+"), iterable, start)
 
     # ------------------------------------------------------------ call
 
@@ -175,7 +180,6 @@ class Caller(Classes):
                 return tables.method_of(f.__self__, f.__name__, args, kwargs, self.call)
             if type(f.__self__) is Box:
                 return numpy.run_method(self.call, f, args, kwargs)
-            numpy.need_some(f.__self__, f.__name__, kwargs)
             if type(f.__self__) in DICTS:  # what Python says of a Counter, in Python
                 refuse_uncertain(f.__self__, False)
             return self.call(f.__func__, f.__self__, *args, **kwargs)
@@ -224,8 +228,10 @@ class Caller(Classes):
             return lambda box, dtype=None, copy=None: box if dtype is None else box.astype(dtype)
         if f in self.table:  # of `statistics`
             return self.table[f]
-        if "__malleable_skip__" in f.__dict__ or kinds.is_ours(f.__code__.co_filename):
+        if "__malleable_skip__" in f.__dict__ or kinds.takes_boxes(f):
             return _weakly(self._as_it_is, f)
+        if kinds.is_ours(f.__code__.co_filename):
+            return _weakly(self._ours, f)
         if f.__code__ is _MANAGED:  # @contextlib.contextmanager, on a generator of the user's
             inner = f.__wrapped__
             if type(inner) is _Function and convertible(inner):
@@ -277,18 +283,6 @@ class Caller(Classes):
 
         return started(born(passed_on(out)), as_list, args, kwargs)
 
-    def _reaching(self, f):
-        """A function without source as it is, but what it calls by a global name converted."""
-        used = {name: f.__globals__.get(name) for name in f.__code__.co_names}
-        of_type = lambda g: getattr(type(g), "__call__", None)  # noqa: B004, E731
-        calls = {k: g for k, g in used.items() if convertible(g) or convertible(of_type(g))}
-        if not calls or any(i.opname == "STORE_GLOBAL" for i in dis.get_instructions(f)):
-            return f
-        known = f.__globals__ | {k: functools.partial(self.call, g) for k, g in calls.items()}
-        new = types.FunctionType(f.__code__, known, f.__name__, f.__defaults__, f.__closure__)
-        new.__kwdefaults__ = f.__kwdefaults__
-        return new
-
     def _dispatched(self, f, /, *args, **kwargs):
         return self.call(f.dispatch(args[0].__class__), *args, **kwargs)
 
@@ -296,7 +290,7 @@ class Caller(Classes):
         """Call as it is what cannot be converted; say so, should it be given something traced."""
         if any_traced((args, kwargs)):
             note(f"`{full_name(f)}` is not converted", compat.where(), why_left(f))
-        f = self._reaching(f) if type(f) is _Function else f
+        f = reaching(f, self.call) if type(f) is _Function else f
         return self._as_it_is(f, *args, **kwargs)
 
     def _as_it_is(self, f, /, *args, **kwargs):
@@ -349,16 +343,22 @@ class Caller(Classes):
         if (getattr(f, "__module__", None) or "").startswith("jax.numpy"):
             present(*args, what=f"`{full_name(f)}`")
             args = gathered(args)
-        args, kwargs = unbox(args), unbox(kwargs)
-        if self.enter is not None:
-            args = tuple(map(self._callback, args))
-            kwargs = {name: self._callback(x) for name, x in kwargs.items()}
+        args = tuple(map(self._callback, unbox(args)))
+        kwargs = {name: self._callback(x) for name, x in unbox(kwargs).items()}
         return _boxed(f(*args, **kwargs))
+
+    def _ours(self, f, /, *args, **kwargs):
+        """Call an effect or a pass of this library; what that passes on is what it was given."""
+        out = self._jax(f, *args, **kwargs)
+        same = (x for x in args if type(x) is type(out) is Box and x._value is out._value)
+        return next(same, out)
 
     def _callback(self, x):
         if type(x) in (list, tuple) and any(map(self._is_plain_function, x)):
             return type(x)(map(self._callback, x))
-        return self.enter(x) if self._is_plain_function(x) else x  # type: ignore[misc]
+        if type(x) is dict and any(map(self._is_plain_function, x.values())):
+            return {key: self._callback(value) for key, value in x.items()}
+        return self.enter(x) if self.enter and self._is_plain_function(x) else x
 
     # ------------------------------------------------------------ C functions and methods
 
