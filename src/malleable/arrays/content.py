@@ -354,7 +354,9 @@ def wrap(value, immutable=False):
 
 def held(value: np.ndarray):
     """An array of NumPy in a box, unless it is of objects or records, which are never traced."""
-    return value if value.dtype.kind == "O" or value.dtype.names else Box(value, False)
+    if value.dtype.kind == "O" or value.dtype.names:
+        return value
+    return Box(value, False).lying_as(value)
 
 
 def as_box(x) -> Box:

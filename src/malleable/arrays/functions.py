@@ -117,7 +117,8 @@ def run_ufunc(ufunc, method, args, kwargs):
             where=compat.where(),
             hint="call it outside, or write it with other functions",
         )
-    kwargs = {k: v for k, v in kwargs.items() if v is not NO_VALUE and v is not None}
+    kept = {"axis"} if method == "reduce" else set()  # of which None is a value
+    kwargs = {k: v for k, v in kwargs.items() if v is not NO_VALUE and (v is not None or k in kept)}
     dtype = canonical(kwargs.pop("dtype", None))
     for name in ("order", "subok", "casting", "signature", "sig"):
         kwargs.pop(name, None)
@@ -137,7 +138,8 @@ def run_ufunc(ufunc, method, args, kwargs):
                     kwargs["dtype"] = dtype
                 return REDUCED[ufunc.__name__](args[0], axis=axis, **kwargs)
             if not hasattr(getattr(jnp, ufunc.__name__, None), "reduce") and not kwargs:
-                steps = run_ufunc(ufunc, "accumulate", (args[0], axis), {})
+                x, axis = (args[0].ravel(), 0) if axis is None else (args[0], axis)
+                steps = run_ufunc(ufunc, "accumulate", (x, axis), {})
                 return jnp.take(steps, -1, axis)
             return _as_ufunc(ufunc, fun, method).reduce(args[0], axis=axis, **kwargs)
         case "accumulate" | "reduceat":

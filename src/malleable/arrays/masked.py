@@ -24,15 +24,25 @@ selections: contextvars.ContextVar = contextvars.ContextVar("selections", defaul
 none to the list, and an index beyond the end is moved inside, as JAX does. None: no such tests."""
 
 
-def needs_some(mask) -> bool:
-    """Note that Python would raise if `mask` selects nothing; whether that is wanted."""
-    return must_hold("what must not be empty", jnp.any, mask)
+raising: contextvars.ContextVar = contextvars.ContextVar("raising", default=None)
+"""raising(test, error) makes a raise where a traced test says so, if a front end is around us."""
 
 
-def must_hold(what: str, test, *operands) -> bool:
+def needs_some(mask, name: str = "") -> bool:
+    """Note that Python would raise if `mask` selects nothing; whether that is wanted.
+
+    name: of the method, where the caller does not see to the raise itself.
+    """
+    error = ValueError(f"the {name} of an empty selection") if name else None
+    return must_hold("what must not be empty", error, jnp.any, mask)
+
+
+def must_hold(what: str, error: Exception | None, test, *operands) -> bool:
     """Note that Python would raise unless test(*operands); whether that is wanted."""
-    held = selections.get()
+    held, fail = selections.get(), raising.get()
     if held is None:
+        if fail is not None and error is not None:
+            fail(~test(*operands), error)
         return False
     trace, tests = held
     with compat.current_trace() as now:
@@ -40,6 +50,9 @@ def must_hold(what: str, test, *operands) -> bool:
             raise unknown_size(what)
     tests.append(test(*operands))
     return True
+
+
+UNLIKE = "operands could not be broadcast together: two masks select unlike numbers of elements"
 
 
 def unknown_size(what: str) -> TransformError:
@@ -70,13 +83,28 @@ def positions(part: slice, at, size):
     return jnp.asarray(mask)
 
 
-def aligned(whole, mask, target, key=None, wanted=None):
-    """The selected elements, moved from the true places of one mask to those of another."""
+def aligned(whole, mask, target, key=None, wanted=None, spread: bool = True):
+    """The selected elements, moved from the true places of one mask to those of another.
+
+    spread: one element may take all places, as NumPy broadcasts it.
+    """
     if mask is target or (key and wanted and all(map(_is_same_size, key, wanted))):
         return whole
+
+    def fits(one, other):
+        one, other = jnp.sum(one), jnp.sum(other)
+        return (one == other) | (one == 1) if spread else one == other
+
+    must_hold("what two masks select", ValueError(UNLIKE), fits, mask, target)
+    return moved(whole, mask, target)
+
+
+def moved(whole, mask, target):
+    """The same of masks that select equally many, or of one element."""
     size = target.size
     order = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=0)[0]
     rank = jnp.clip(jnp.cumsum(target.ravel()) - 1, 0, max(mask.size - 1, 0))
+    rank = jnp.where(jnp.sum(mask) == 1, 0, rank)
     flat = whole.reshape((mask.size, *whole.shape[mask.ndim :]))
     picked = flat[order[rank]] if size else flat
     return guarded(picked.reshape((*target.shape, *whole.shape[mask.ndim :])), target)
@@ -188,12 +216,12 @@ class Masked:
     def _refuse(self, what):
         raise unknown_size(f"{what} of x[mask]" if what else "x[mask]")
 
-    def _operand(self, x):
+    def _operand(self, x, spread: bool = True):
         """The other side of an elementwise operation, as an array that fits `whole`."""
         if isinstance(x, self._box):
             x = x.value
         if type(x) is Masked:
-            return aligned(x.whole, x.mask, self.mask, x.key, self.key)
+            return aligned(x.whole, x.mask, self.mask, x.key, self.key, spread)
         x = np.asarray(x) if isinstance(x, list | tuple) else places.own(x)
         if np.ndim(x) > len(self._rest):
             if np.size(x) == 1 and np.ndim(x) == 1:
@@ -232,7 +260,8 @@ class Masked:
     def __array_function__(self, func, types, args, kwargs):
         name = func.__name__
         if name in ("dot", "inner", "vdot") and self.ndim == 1:
-            return (args[0] * args[1]).sum()
+            one, other = (args[0].conj() if name == "vdot" else args[0]), args[1]
+            return one.dot(other) if type(one) is Masked else other.dot(one)
         if args and args[0] is self:
             if name in _PLAIN:
                 return self.map(getattr(jnp, name), *args, **kwargs)
@@ -280,12 +309,12 @@ class Masked:
 
     def max(self, axis=None, out=None, **kwargs):
         if "initial" not in kwargs:
-            needs_some(self.mask)
+            needs_some(self.mask, "max")
         return self._over(jnp.max, _lowest(self.dtype), axis, out=out, **kwargs)
 
     def min(self, axis=None, out=None, **kwargs):
         if "initial" not in kwargs:
-            needs_some(self.mask)
+            needs_some(self.mask, "min")
         return self._over(jnp.min, _highest(self.dtype), axis, out=out, **kwargs)
 
     def argmax(self, axis=None, out=None, **kwargs):
@@ -298,7 +327,7 @@ class Masked:
         """The number, among the selected elements, of the one that fun finds."""
         if self.ndim > 1 or axis not in (None, 0, -1) or out is not None:
             self._refuse("this search")
-        needs_some(self.mask)
+        needs_some(self.mask, fun.__name__)
         filled = jnp.where(self.mask, self.whole, jnp.asarray(neutral, self.whole.dtype)).ravel()
         found = fun(filled)
         rank = jnp.cumsum(self.mask.ravel())[found] - 1
@@ -320,7 +349,7 @@ class Masked:
     def sort(self, axis=-1, **kwargs):
         """Sort this vector in place."""
         ordered = self.ordered(axis, **kwargs)
-        self._write(aligned(ordered.whole, ordered.mask, self.mask))
+        self._write(moved(ordered.whole, ordered.mask, self.mask))
 
     def ordered(self, axis=-1, **kwargs):
         """np.sort of a vector."""
@@ -362,7 +391,9 @@ class Masked:
 
     def dot(self, other):
         if self.ndim == 1 and np.ndim(other) < 2:
-            return (self * other).sum()
+            return (self * self._like(self._operand(other, False))).sum()
+        if self.ndim == 1 and type(other) is Masked and other.mask.ndim == 1 and other.ndim == 2:
+            return other._like(other.whole * other._operand(self, False)[:, None]).sum(axis=0)
         if self.ndim == 1 or self.ndim > 2 or type(other) in UNSIZED or not np.ndim(other):
             self._refuse("the product")
         other = other.value if isinstance(other, self._box) else jnp.asarray(other)
@@ -469,8 +500,9 @@ class Masked:
             rank, count = self._from_start(at), jnp.sum(self.mask)
             key = (self.places()[rank], *rest)
             inside = (rank >= 0) & (rank < count)  # elsewhere Python raises: nothing is written
-            new = np.asarray(new) if isinstance(new, list | tuple) else new
-            new = new.value if isinstance(new, self._box) else places.own(new)
+            if isinstance(new, list | tuple):
+                new = [x.value if isinstance(x, self._box) else x for x in new]
+            new = new.value if isinstance(new, self._box) else as_operand(new)
             self.held[key] = jnp.where(inside, new, self.held[key].value)
             return
         new = jnp.asarray(part._operand(new))

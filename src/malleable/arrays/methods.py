@@ -140,7 +140,7 @@ class Methods:
         return self._done(np.asarray(value).astype(dtype))
 
     def flatten(self, order="C"):
-        return self._new(_reshape(self.copy().value, (self.size,), order), False)
+        return self.ravel(order).copy()
 
     def tolist(self):
         if not places.is_jax(self.value):

@@ -16,7 +16,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import Box, Masked, unbox
 from malleable.arrays.journal import ABSENT
-from malleable.arrays.masked import Columns, unknown_size
+from malleable.arrays.masked import Columns, raising, unknown_size
 from malleable.arrays.numbers import python_bool
 from malleable.errors import TransformError
 from malleable.frontend.common.frames import named_frame, without_ours
@@ -166,7 +166,11 @@ def enter(fun: Callable, options: Options, args: tuple, kwargs: dict) -> Any:
     if not any_traced((args, kwargs), fun):
         return fun(*args, **kwargs)
     here = Session(options, OPERATORS.call, lanes=compat.is_batched())
-    return run_in_session(here, run_boxed, fun, args, kwargs)
+    token = raising.set(raises.fail_where)
+    try:
+        return run_in_session(here, run_boxed, fun, args, kwargs)
+    finally:
+        raising.reset(token)
 
 
 def run_boxed(fun, args, kwargs):
@@ -265,13 +269,11 @@ def finish_leaf(failed, seen: dict, x) -> Any:
         if not isinstance(x, Box):
             finished = functools.partial(finish_leaf, failed, seen)
             return jax.tree.map(finished, x, is_leaf=is_whole)
-    if values.bounded(x) is not None or values.table_of(x) is not None:
-        new = as_jax_list(x[0]) if values.bounded(x) is not None else tables.as_jax_table(x)
-        return jax.tree.map(functools.partial(spoiled, failed), new)
     if type(x) is Columns:
         raise unknown_size("a result, x[:, mask],")
-    if type(x) is Masked:
-        return BoundedList(x.compact(), x.count.value)
+    unsized = as_jax(x)
+    if unsized is not None:
+        return jax.tree.map(functools.partial(spoiled, failed), unsized)
     value = x.value if isinstance(x, Box) else x
     if isinstance(value, jax.Array | np.ndarray | np.number | int | float | complex):
         return spoiled(failed, value)
@@ -284,6 +286,15 @@ def finish_leaf(failed, seen: dict, x) -> Any:
         if new is not inside and any_traced(inside):
             fields[name] = new
     return value
+
+
+def as_jax(x) -> Any:
+    """What stands for something of a traced size in a result; None for what has a size."""
+    if type(x) is Masked:
+        return BoundedList(x.compact(), x.count.value)
+    if values.bounded(x) is not None:
+        return as_jax_list(x[0])
+    return tables.as_jax_table(x) if values.table_of(x) is not None else None
 
 
 def spoiled(failed: tuple, value):

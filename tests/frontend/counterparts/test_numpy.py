@@ -464,7 +464,12 @@ def test_random_numbers_and_methods_of_arrays_come_in_boxes():
 
 @pytest.mark.parametrize(
     "program",
-    [lambda n: nq.zeros(n), lambda n: nq.arange(n), lambda n: nq.eye(n), lambda n: nq.full(n, 2.0)],
+    [
+        lambda n: nq.zeros((n, n)),
+        lambda n: nq.tri(n),
+        lambda n: nq.eye(n),
+        lambda n: nq.full((2, n), 2.0),
+    ],
 )
 def test_a_traced_size_names_the_line(program):
     with pytest.raises(TransformError, match=r"(?s)run time.*test_numpy.py:\d+.*hint"):
@@ -631,3 +636,91 @@ def test_lists_of_numbers_are_options_of_functions():
         return np.average(v, weights=[1, 2, 3, 4]), bins, area, np.quantile(v, q=[0.2, 0.5])
 
     assert_same(f, np.array([3.0, 1.0, 4.0, 7.0]))
+
+
+# ---------------------------------------------------------------- types, axes and memory as NumPy's
+
+SMALL = np.array([200, 100, 3, 7], np.uint8)
+MATRIX = np.arange(6.0).reshape(2, 3)
+HALVES = np.array([0.5, 1.5, 2.5])
+TRUTHS = np.array([True, True, False])
+THROUGHOUT = [
+    (lambda m: np.maximum.reduce(m, axis=None), MATRIX),
+    (lambda m: np.add.reduce(m, axis=None, keepdims=True), MATRIX),
+    (lambda m: np.hypot.reduce(m, axis=None), MATRIX),
+    (lambda m: np.logical_and.reduce(m > -1, None), MATRIX),
+    (lambda u: sum(u, 0.0), SMALL),
+    (lambda u: sum(u, np.int16(0)), SMALL),
+    (lambda u: sum(u[u > 5], 0.5), SMALL),
+    (lambda u: sum([x for x in u if x > 5], 0.0), SMALL),
+    (lambda b: sum(b, np.bool_(True)), TRUTHS),
+    (lambda m: sum(m, 1.5), MATRIX),
+    (lambda u: np.vectorize(lambda x: x // 3)(u), SMALL),
+    (lambda u: np.vectorize(lambda x: x + 0.75, otypes=[np.float32])(u), SMALL),
+    (lambda v: np.vectorize(lambda x: x * 2, otypes=[int])(v), HALVES),
+    (lambda v: np.vectorize(lambda x: (x, x * 2), otypes=[int, float])(v), HALVES),
+    (lambda m: m.T.flatten("K"), MATRIX),
+    (lambda m: m.T.flatten("A"), MATRIX),
+]
+
+
+def from_matrix(m):
+    a = np.array(m, order="F")
+    a.reshape(-1)[0] = 99
+    return a
+
+
+def from_numbers(m):
+    a = np.array([[m[0, 0], 1.0], [2.0, m[1, 1]]], order="F")
+    a.ravel()[1] = 99
+    return a
+
+
+def as_columns(m):
+    a = np.asarray([[m[0, 0], 1.0], [2.0, m[1, 1]]], order="F")
+    a.ravel("F")[1] = 99
+    return a
+
+
+def of_zeros(m):
+    a = np.zeros((2, 3), order="F")
+    a[:] = m
+    a.reshape(-1)[0] = 99
+    a.ravel("F")[1] = 5
+    return a
+
+
+def like_another(m):
+    a = np.empty_like(m.T)
+    a[:] = m.T
+    a.reshape(-1)[0] = 99
+    return a.ravel("K")
+
+
+def flat(m):
+    a = m.flatten()
+    a[0] = 99
+    return m
+
+
+IN_MEMORY = (from_matrix, from_numbers, as_columns, of_zeros, like_another, flat)
+
+
+@pytest.mark.parametrize(("fun", "x"), THROUGHOUT)
+def test_the_type_and_the_shape_are_those_of_numpy(fun, x):
+    with jax.enable_x64(True), np.errstate(over="ignore"):
+        got, wanted = jax.jit(autograph(fun))(x), fun(x)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-15)
+        assert one.shape == np.shape(other) and one.dtype == np.asarray(other).dtype
+
+
+@pytest.mark.parametrize("f", IN_MEMORY, ids=lambda f: f.__name__)
+def test_a_view_is_one_where_it_is_one_of_numpys(f):
+    np.testing.assert_array_equal(jax.jit(autograph(f))(MATRIX.copy()), f(MATRIX.copy()))
+
+
+def test_the_type_of_the_first_result_of_vectorize_leaves_a_note():
+    with listen() as notes:
+        jax.jit(autograph(lambda v: np.vectorize(lambda x: 1 if x > 1 else 0.5)(v)))(HALVES)
+    assert any("is a result of np.vectorize" in n.what for n in notes)

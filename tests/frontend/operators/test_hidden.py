@@ -414,8 +414,9 @@ def test_a_list_repeated_by_a_traced_number_has_a_bound():
             ways[i] = ways[i - 1] + ways[i - 2]
         return ways[n], len(ways)
 
-    assert tuple(map(int, jax.jit(autograph(stairs, max_steps=9))(6))) == stairs(6)
-    for fun in (stairs, lambda n: (0,) * n, lambda n: "ab" * n):
+    for options in ({"max_steps": 9}, {}):
+        assert tuple(map(int, jax.jit(autograph(stairs, **options))(6))) == stairs(6)
+    for fun in (lambda n: (0,) * n, lambda n: "ab" * n):
         with pytest.raises(TransformError, match=r"is repeated(.|\n)*test_hidden\.py"):
             jax.jit(autograph(fun))(3)
 

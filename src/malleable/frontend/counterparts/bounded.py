@@ -1,6 +1,7 @@
 """Lists whose length is traced: what was appended under a traced condition, or before a break.
 
-Such a list holds one item, a `Bounded`: the items stacked in arrays, and how many there are.
+Such a list holds one item, a `Bounded`: the items stacked in arrays, and how many there are. An
+array of a traced size is what a mask selects of one that has room.
 """
 
 import enum
@@ -14,11 +15,12 @@ import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import Box, any_traced, unbox
+from malleable.arrays.box import Box, any_jax, any_traced, unbox
+from malleable.arrays.functions import canonical
 from malleable.arrays.journal import Place
 from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
-from malleable.frontend.common.session import session
+from malleable.frontend.common.session import note_line, session
 from malleable.frontend.counterparts import scalars
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.leaves import inject, inject_list
@@ -48,6 +50,8 @@ from malleable.frontend.values.values import (
     table_of,
     walked,
 )
+
+ROOM = 1024  # items of what nobody has said the length of
 
 
 class BoundedList(NamedTuple):
@@ -127,27 +131,61 @@ def append(xs: list, value) -> None:
 
 
 def repeated(xs, times) -> list:
-    """`xs * times` for a traced number of times: a list with a bound, if it is known."""
-    most = session().options.max_steps
-    if type(xs) is not list or most is None:
+    """`xs * times` for a traced number of times: a list with a bound."""
+    if type(xs) is not list or session().options.exact:
         raise TransformError(
             f"a {type(xs).__name__} is repeated a number of times that is known only at run time",
             where=compat.where(),
-            hint="say how often at most by autograph(max_steps=n), which makes a list of up to n "
-            "times its items, or make an array of the largest size"
-            if type(xs) is list
-            else "make it as long as it can get",
+            hint="make it as long as it can get",
         )
     if not xs:
         return []
+    most, times = bound_of("a list", jnp.maximum(unbox(times), 0))
     tree = flatten(xs * most, leaves := [])
     room = join_ragged(tree, tree)
     if room is None:
         refuse("`*` of items of several types")
-    length = jnp.clip(jnp.asarray(unbox(times), np.int32), 0, most) * len(xs)
-    fail_where(unbox(times) > most, IndexError("a list grew beyond its bound"))
     _, *arrays = inject_list(tree, iter(leaves), room)  # type: ignore[arg-type]
-    return [Bounded(room, length, arrays)]  # type: ignore[arg-type]
+    return [Bounded(room, times * len(xs), arrays)]  # type: ignore[arg-type]
+
+
+def bound_of(what: str, size) -> tuple:
+    """How many items there are at most where a traced number says how many, and that number."""
+    most = session().options.max_steps
+    if most is None:
+        most, why = ROOM, "one that has more is a raise; autograph(max_steps=n) makes room"
+        note_line(f"{what} of a traced size has room for {most} items", compat.where(), why)
+    error = ValueError(f"{what} of fewer than 0 or more than {most} items")
+    fail_where((size < 0) | (size > most), error)
+    return most, jnp.clip(jnp.asarray(size, np.int32), 0, most)
+
+
+def array_of(name: str, args: tuple, options: dict) -> Masked | None:
+    """np.name(*args), an array whose length is traced; None where that has no mask."""
+    if name == "arange":
+        return counted(*args, **options)
+    shape, *rest = args or (options.pop("shape", None),)
+    size, *others = shape if isinstance(shape, tuple | list) else (shape,)
+    whole_number = any_jax(size) and not size.ndim and size.dtype.kind in "iu"
+    if name not in ("zeros", "ones", "empty", "full") or not whole_number or any_jax(others):
+        return None
+    most, size = bound_of(f"np.{name}", size)
+    make = np.zeros if name == "empty" else getattr(np, name)
+    whole = make((most, *others), *rest, **options)
+    return Masked(whole, jnp.arange(most) < size, Box, (name, most, size))
+
+
+def counted(start, stop=None, step=1, dtype=None) -> Masked:
+    """np.arange of traced bounds."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    kind = canonical(dtype or jnp.result_type(start, stop, step, int))
+    if any_jax(step):
+        fail_where(step == 0, ZeroDivisionError("division by zero"))
+        step = jnp.where(step == 0, 1, step)
+    size = -jnp.floor_divide(start - stop, step)
+    most, size = bound_of("np.arange", jnp.maximum(size, 0))
+    whole = (start + step * jnp.arange(most)).astype(kind)
+    return Masked(whole, jnp.arange(most) < size, Box, ("arange", most, size))
 
 
 def with_room(content: Bounded, value, cap: int) -> tuple:

@@ -404,7 +404,8 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
         found = [key(get(i)) for i in builtins.range(content.tree.cap)]
         keys = jnp.stack([jnp.asarray(unbox(k)) for k in found])
     filled = Masked(keys, there, Box)
-    at = jnp.argmax((keys == unbox(getattr(filled, plain.__name__)())) & there)
+    value = getattr(filled, plain.__name__)(initial=keys[0])
+    at = jnp.argmax((keys == unbox(value)) & there)
     best = bounded.over(content)[1](at)
     if default is not _MISSING:
         return if_else(content.length > 0, best, default)
@@ -430,16 +431,23 @@ max_ = _extreme(builtins.max, jnp.greater, _unless_nan(jnp.max, -jnp.inf))
 def sum_(iterable, /, start=0):
     (iterable,) = gathered((iterable,))
     if values.bounded(iterable) is not None:
-        item, total = iterable[0].tree.item, bounded.masked(iterable[0]).sum()
-        kind = PYTHON_TYPES.get(total.dtype.kind) if getattr(item, "weak", False) else None
-        return start + (python_scalar(unbox(total), kind) if kind and item.scalar else total)
-    if type(iterable) is Masked:
-        return start + iterable.sum(0)
-    if is_traced(iterable) and iterable.ndim:
-        rows = unbox(iterable)
-        kind = jnp.result_type(int) if rows.dtype == bool else rows.dtype
-        return start + Box(jnp.sum(rows, axis=0, dtype=kind), rows.ndim == 1)
+        item, rows = iterable[0].tree.item, bounded.masked(iterable[0])
+        kind = PYTHON_TYPES.get(rows.dtype.kind) if getattr(item, "weak", False) else None
+        if kind and item.scalar:
+            return start + python_scalar(unbox(rows.sum()), kind)
+        return _added(rows, start)
+    traced = is_traced(iterable) and iterable.ndim
+    if traced or type(iterable) is Masked:
+        return _added(iterable, start)
     return builtins.sum(iterable, start)
+
+
+def _added(rows, start):
+    """start + rows[0] + rows[1] + ..., in the type that the first of these sums has."""
+    kind = jnp.result_type(unbox(start), rows.dtype)
+    if kind.kind == "b":
+        return start | rows.any(axis=0)
+    return start + rows.sum(axis=0, dtype=kind)
 
 
 def acts(iterable) -> str:

@@ -11,20 +11,24 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
-from malleable.arrays.masked import UNSIZED, Masked, put_together, selections, unknown_size
+from malleable.arrays.content import PYTHON_TYPES
+from malleable.arrays.masked import UNSIZED, Masked, put_together, unknown_size
 from malleable.arrays.places import has_tracer
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import SPECIAL, as_strided
 from malleable.errors import TransformError
+from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import polynomials
-from malleable.frontend.counterparts.bounded import masked
+from malleable.frontend.counterparts.bounded import array_of, masked
+from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values import raises
 from malleable.frontend.values.values import bounded
 
@@ -35,7 +39,6 @@ CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert 
 REGULAR = frozenset((np.linalg.inv, np.linalg.solve, np.linalg.cholesky))  # or they raise
 GRIDS = type(np.r_).__mro__[1].__module__  # where np.r_, np.c_ and np.mgrid are written
 _DISPATCHER = type(np.sum)
-_SEARCHES = frozenset(("max", "min", "amax", "amin", "argmax", "argmin", "ptp"))
 _CACHE: dict[int, tuple[Any, Any]] = {}  # by identity; holds the function, so that it stays its own
 
 
@@ -87,8 +90,13 @@ def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:
     """A `np.vectorize` object as a function on boxes; fun: what to call for `vec.pyfunc`."""
     fun = fun or vec.pyfunc
 
-    def one(*args, **kwargs):
-        return unbox(fun(*map(wrap, args), **kwargs))
+    def as_python(x):
+        return python_scalar(x, PYTHON_TYPES[x.dtype.kind.replace("u", "i")])
+
+    def one(item, *args):
+        out = fun(*map(item, args))
+        raises.note_vectorized(out)
+        return unbox(out)
 
     def call(*args, **kwargs):
         if not any_traced((args, kwargs)):
@@ -100,7 +108,18 @@ def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:
                 hint="pass all arguments by position, or close over the excluded ones",
             )
         raw = [functions.nested_array(a) for a in unbox(args)]
-        return rebox(jnp.vectorize(one, signature=vec.signature)(*raw))
+        item = wrap if vec.signature else as_python  # NumPy goes over objects
+        out = jnp.vectorize(functools.partial(one, item), signature=vec.signature)(*raw)
+        outs = out if isinstance(out, tuple) else (out,)
+        kinds = vec.otypes or [None] * len(outs)
+        if not (vec.otypes or vec.signature):  # and asks one of them for its type before
+            first = [jax.ShapeDtypeStruct((), functions.canonical(x.dtype)) for x in raw]
+            kinds = [
+                x.dtype
+                for x in jax.tree.leaves(jax.eval_shape(functools.partial(one, wrap), *first))
+            ]
+        outs = tuple(rebox(_typed(x, kind)) for x, kind in zip(outs, kinds, strict=True))
+        return outs if isinstance(out, tuple) else outs[0]
 
     return call
 
@@ -205,17 +224,9 @@ def _native(fun):
     return call
 
 
-def need_some(x, name: str, given) -> None:
-    """Test that a selection has items, where a reduction of none is an error of NumPy's."""
-    if type(x) is Masked and name in _SEARCHES and "initial" not in given and not selections.get():
-        error = ValueError(f"the {name} of an empty selection")
-        raises.fail_where(~jnp.any(x.mask), error)
-
-
 def _function(fun):
     def call(*args, **kwargs):
         args = listed_values(args)
-        need_some(args[0] if args else None, fun.__name__, kwargs)
         if fun.__name__ in raises.REDUCTIONS and kwargs.get("out") is None:
             out = raises.at_floats(lambda *xs: run_function(fun, xs, kwargs), fun.__name__, *args)
         else:
@@ -321,7 +332,9 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
     raises.note_type("array", np.array, (object, dtype), Box(new))
     if ndmin > new.ndim:
         return Box(new.reshape((1,) * (ndmin - new.ndim) + new.shape), False)
-    return Box(new, False).laid(object) if order == "K" else Box(new, False)
+    out = Box(new, False)
+    turned = order == "F" or (order == "A" and isinstance(object, Box) and object.flags.fnc)
+    return out.laid(object) if order == "K" else out.copy("F") if turned else out
 
 
 def _typed(value, dtype):
@@ -335,7 +348,7 @@ def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
     """np.asarray: the same box wherever the type fits."""
     copy = _copies(copy)
     if copy:
-        return array(a, dtype)
+        return array(a, dtype, order=order or "K")
     if type(a) in UNSIZED:
         return a if dtype is None else a.astype(dtype)
     if isinstance(a, Box) and not a.scalar:
@@ -349,7 +362,7 @@ def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
         return a if same else a.astype(dtype)
     if isinstance(a, np.ndarray) and not isinstance(a, Box):
         return held(np.asarray(a, dtype))
-    return array(a, dtype)
+    return array(a, dtype, order=order or "K")
 
 
 def ascontiguousarray(a, dtype=None, **kwargs):
@@ -379,6 +392,9 @@ def _made(name):
         raw, options = unbox(args), unbox(kwargs)
         if not any_jax(raw) and not any_jax(options):
             return rebox_numpy(fun(*raw, **options))
+        bounded_by_mask = None if session().options.exact else array_of(name, raw, options)
+        if bounded_by_mask is not None:
+            return bounded_by_mask
         raise TransformError(
             f"np.{name} of a size that is known only at run time",
             where=compat.where(),
@@ -403,8 +419,10 @@ def full(shape, fill_value, dtype=None, order="C", **kwargs):
     if not any_traced(fill_value):
         return _full(shape, fill_value, dtype)
     value = _typed(functions.nested_array(unbox(fill_value)), dtype)
-    dims = _make_zeros(shape).shape
-    return Box(jnp.broadcast_to(value, dims), False)
+    zeros = _make_zeros(shape)
+    if type(zeros) is Masked:
+        return zeros._like(jnp.broadcast_to(value, zeros.whole.shape))
+    return Box(jnp.broadcast_to(value, zeros.shape), False)
 
 
 _full = _made("full")
@@ -426,7 +444,7 @@ def _like(name):
         raw = functions.nested_array(raw)
         plain = type(a) is not Box or a.scalar
         model = np.broadcast_to(raw.dtype.type(), raw.shape) if plain else a._model(raw.dtype)
-        return Box(np.array(fun(model, *unbox(args), **unbox(kwargs))), False)
+        return held(np.array(fun(model, *unbox(args), **unbox(kwargs))))
 
     return call
 

@@ -13,6 +13,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import ABSENT, Place
 from malleable.arrays.rows import Row
 from malleable.frontend.common.session import note_line, session
+from malleable.frontend.counterparts.bounded import ROOM
 from malleable.frontend.values.conditions import places_of
 from malleable.frontend.values.copies import Copied, inner, keep
 from malleable.frontend.values.keys import OtherMembers
@@ -68,7 +69,6 @@ from malleable.frontend.values.unwinding import flags, open_here
 from malleable.frontend.values.values import STALE, CannotStage, flatten, rebuild, table_of
 
 MOST_DEPTH = 2  # choices within one another; in a tree of objects that grows they are many
-ROOM = 1024  # items that a list may get in a loop that nobody has said the length of
 MOST_KINDS = 3  # things a variable may be before it counts as one that is new in every step
 
 

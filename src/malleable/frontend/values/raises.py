@@ -389,6 +389,13 @@ def note_class(ask: Callable):
     return ask(float)
 
 
+def note_vectorized(out) -> None:
+    """A note where np.vectorize takes the type of what it makes from what the first one gives."""
+    if may_be_int(out):
+        what = MIXED.format("is a result of np.vectorize")
+        note_line(what, compat.where(), "NumPy takes the type of the first: say otypes=")
+
+
 def may_be_int(x) -> bool:
     """Whether a value is a float of Python's that may be an int on another path."""
     number = session().mixed and type(x) is Box and x.scalar and x.dtype.kind == "f"
@@ -489,7 +496,8 @@ def within(xs, index) -> None:
     """Test whether a traced index is one of a list, a tuple, a range or an array."""
     if isinstance(xs, list | tuple) and is_traced(index) and bounded(xs) is None:
         inside = lambda at: jnp.all((at >= -len(xs)) & (at < len(xs)))  # noqa: E731
-        must_hold("a list that is indexed in a compiled loop or branch", inside, unbox(index))
+        what = "a list that is indexed in a compiled loop or branch"
+        must_hold(what, None, inside, unbox(index))
     if bounded(xs) is not None:
         return
     array = isinstance(xs, Box | np.ndarray)
