@@ -565,3 +565,26 @@ def test_an_exception_that_nobody_looks_at_is_one_with_others():
         return r
 
     agree(f, *((x,) for x in (-1.0, 0.0, 1.0, 2.0)))
+
+
+def test_the_context_of_a_raise_in_a_handler_may_be_one_of_several():
+    def f(x):
+        y = 0.0
+        try:
+            try:
+                if x > 2:
+                    raise IndexError("a")
+                if x > 1:
+                    raise KeyError("b", 1)
+                y = x
+            except LookupError:
+                if x > 1.5:
+                    raise ValueError("v")  # noqa: B904
+                y = 7.0
+        except Exception as error:
+            y = len(error.args) + 0.5
+            if isinstance(error.__context__, KeyError):
+                y += 10
+        return y
+
+    agree(f, (0.5,), (1.2,), (1.7,), (3.0,))

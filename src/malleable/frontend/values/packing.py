@@ -64,6 +64,8 @@ def restored(x: Any) -> Any:
         return type(x)(map(restored, x))
     if type(x) is not Packed:
         return x
+    if type(x.kind) is Choice:  # the context of a raise after two paths
+        return x.kind.each(lambda kind: restored(x._replace(kind=kind)))
     args = restored(x.args)
     args = args if type(args) is tuple else (args,)
     kind = next(one for one in x.kind.__mro__ if one.__module__ == "builtins")
