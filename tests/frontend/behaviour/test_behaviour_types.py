@@ -225,7 +225,7 @@ def test_row_50_a_shape_that_depends_on_a_traced_step_is_an_error_at_its_line():
     def f(x, n):
         s = 0.0
         for i in range(n):
-            s = s + np.zeros(i).sum()
+            s = s + np.zeros((i, i)).sum()
         return s + x
 
     with pytest.raises((TypeError, TransformError)) as caught:
