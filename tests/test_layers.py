@@ -401,7 +401,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 3430, sizes
+    assert sum(sizes.values()) <= 3440, sizes
 
 
 @pytest.mark.parametrize(

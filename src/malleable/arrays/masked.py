@@ -390,7 +390,9 @@ class Masked:
         return ((size**ord).sum()) ** (1 / ord)
 
     def dot(self, other):
-        if self.ndim == 1 and np.ndim(other) < 2:
+        if not np.ndim(other):
+            return self * other
+        if self.ndim == 1 and np.ndim(other) == 1:
             return (self * self._like(self._operand(other, False))).sum()
         if self.ndim == 1 and type(other) is Masked and other.mask.ndim == 1 and other.ndim == 2:
             return other._like(other.whole * other._operand(self, False)[:, None]).sum(axis=0)

@@ -661,6 +661,8 @@ THROUGHOUT = [
     (lambda v: np.vectorize(lambda x: (x, x * 2), otypes=[int, float])(v), HALVES),
     (lambda m: m.T.flatten("K"), MATRIX),
     (lambda m: m.T.flatten("A"), MATRIX),
+    (lambda m: np.array(m.T, order="A").ravel("K"), MATRIX),
+    (lambda m: np.dot(m[m > 1], 2.0).sum(), MATRIX),
 ]
 
 

@@ -41,6 +41,9 @@ def ranges(n):
         np.arange(0, 0.7 * n, 0.25).sum(),
         np.arange(-n).size,
         np.arange(n, dtype=float).mean(),
+        np.arange(0, 0.3 * n, 0.3).size,
+        np.arange(0.0, n, 0.5, dtype=int).sum(),
+        np.dot(np.arange(n), 2.0).size,
     )
 
 

@@ -176,15 +176,17 @@ def array_of(name: str, args: tuple, options: dict) -> Masked | None:
 
 
 def counted(start, stop=None, step=1, dtype=None) -> Masked:
-    """np.arange of traced bounds."""
+    """np.arange of traced bounds: from the first item on, by the step to the second."""
     start, stop = (0, start) if stop is None else (start, stop)
+    whole_numbers = jnp.issubdtype(jnp.result_type(start, stop, step), np.integer)
     kind = canonical(dtype or jnp.result_type(start, stop, step, int))
     if any_jax(step):
         fail_where(step == 0, ZeroDivisionError("division by zero"))
         step = jnp.where(step == 0, 1, step)
-    size = -jnp.floor_divide(start - stop, step)
+    size = -((start - stop) // step) if whole_numbers else jnp.ceil((stop - start) / step)
     most, size = bound_of("np.arange", jnp.maximum(size, 0))
-    whole = (start + step * jnp.arange(most)).astype(kind)
+    first = jnp.asarray(start, kind)
+    whole = first + (jnp.asarray(start + step, kind) - first) * jnp.arange(most, dtype=kind)
     return Masked(whole, jnp.arange(most) < size, Box, ("arange", most, size))
 
 

@@ -91,7 +91,8 @@ def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:
     fun = fun or vec.pyfunc
 
     def as_python(x):
-        return python_scalar(x, PYTHON_TYPES[x.dtype.kind.replace("u", "i")])
+        kind = PYTHON_TYPES.get(x.dtype.kind.replace("u", "i"))
+        return python_scalar(x, kind) if kind else wrap(x)
 
     def one(item, *args):
         out = fun(*map(item, args))
@@ -114,10 +115,8 @@ def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:
         kinds = vec.otypes or [None] * len(outs)
         if not (vec.otypes or vec.signature):  # and asks one of them for its type before
             first = [jax.ShapeDtypeStruct((), functions.canonical(x.dtype)) for x in raw]
-            kinds = [
-                x.dtype
-                for x in jax.tree.leaves(jax.eval_shape(functools.partial(one, wrap), *first))
-            ]
+            types = jax.eval_shape(functools.partial(one, wrap), *first)
+            kinds = [x.dtype for x in jax.tree.leaves(types)]
         outs = tuple(rebox(_typed(x, kind)) for x, kind in zip(outs, kinds, strict=True))
         return outs if isinstance(out, tuple) else outs[0]
 
@@ -456,7 +455,7 @@ def _full_like(a, fill_value, dtype=None, order="K", subok=True, shape=None):
 
 
 def arange(*args, dtype=None, **kwargs):
-    """np.arange; the size must be known, the start may be traced if start + size is written."""
+    """np.arange, of bounds that may be traced."""
     return _arange(*args, **kwargs, **({} if dtype is None else {"dtype": dtype}))
 
 
