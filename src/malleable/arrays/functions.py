@@ -39,6 +39,7 @@ MEMORY = frozenset(_MEMORY.split())
 SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes here, no data
 SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
 ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the type of an array of it
+COUNTED = {"histogram": int, "histogram2d": float, "histogramdd": float}  # NumPy's types
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
 NUMBERS = frozenset(("weights", "fweights", "aweights", "bins", "x", "q"))  # options: arrays
 SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
@@ -293,8 +294,8 @@ def _adapted(fun, name):
         if kwargs:
             kwargs = {k: _option(k, v) for k, v in kwargs.items() if _kept(k, v, known, name)}
         out = fun(*args, **kwargs)
-        if name == "histogram" and not (kwargs.get("density") or kwargs.get("weights") is not None):
-            return out[0].astype(canonical(int)), out[1]
+        if name in COUNTED and not (kwargs.get("density") or kwargs.get("weights") is not None):
+            return out[0].astype(canonical(COUNTED[name])), *out[1:]
         return out.astype(canonical(int)) if counts else out
 
     return functools.update_wrapper(call, fun)

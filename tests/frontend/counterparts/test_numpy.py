@@ -662,6 +662,7 @@ THROUGHOUT = [
     (lambda m: m.T.flatten("K"), MATRIX),
     (lambda m: m.T.flatten("A"), MATRIX),
     (lambda m: np.array(m.T, order="A").ravel("K"), MATRIX),
+    (lambda v: np.histogram2d(v, v[::-1], bins=2)[0], HALVES),
     (lambda m: np.dot(m[m > 1], 2.0).sum(), MATRIX),
 ]
 
