@@ -396,7 +396,7 @@ class Masked:
             return (self * self._like(self._operand(other, False))).sum()
         if self.ndim == 1 and type(other) is Masked and other.mask.ndim == 1 and other.ndim == 2:
             return other._like(other.whole * other._operand(self, False)[:, None]).sum(axis=0)
-        if self.ndim == 1 or self.ndim > 2 or type(other) in UNSIZED or not np.ndim(other):
+        if self.ndim == 1 or self.ndim > 2 or type(other) in UNSIZED:
             self._refuse("the product")
         other = other.value if isinstance(other, self._box) else jnp.asarray(other)
         return self._like(self.whole @ other)
