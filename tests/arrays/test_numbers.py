@@ -1,6 +1,7 @@
 """Python's numbers on traced values: bools count as integers, round() knows decimals."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -75,3 +76,40 @@ def test_min_skips_nan_as_comparisons_do():
     least = jax.jit(autograph(lambda v: (min(v), max(v))))
     for v in ([1.0, np.nan, 0.5], [np.nan, 1.0, 2.0]):
         assert np.array_equal(least(np.array(v)), [min(v), max(v)], equal_nan=True)
+
+
+def _added(x, h):
+    total = 0.0
+    for one in x:
+        total += one
+    return total * h
+
+
+NUMPYS = {  # a float of Python's meets NumPy's integers, and the result a narrow float
+    "array": lambda x, h: 0.5 * x * h,
+    "number": lambda x, h: (1.5 + x[0]) * h,
+    "bool": lambda x, h: (x > 5) * 0.7 * h,
+    "complex": lambda x, h: (x * 1j).imag * h,
+    "sum": lambda x, h: x.sum() * 0.1 * h,
+    "loop": _added,
+    "masked": lambda x, h: (0.1 * x[x > 5]).sum() * h,
+    "ufunc": lambda x, h: np.multiply(x, 0.1) * h,
+    "function": lambda x, h: np.where(x > 5, 0.1, 1) * h,
+    "root": lambda x, h: np.sqrt(float(x[0])) * h,
+}
+
+
+@pytest.mark.parametrize("narrow", [np.float16, np.float32])
+@pytest.mark.parametrize("name", NUMPYS)
+def test_a_float_that_an_integer_of_numpy_met_is_numpys(name, narrow):
+    fun, x, h = NUMPYS[name], np.array([200, 3], np.uint8), np.array([1.2, 0.3], narrow)
+    with jax.enable_x64(True):
+        got, want = jax.jit(autograph(fun))(x, h), fun(x, h)
+    assert got.dtype == want.dtype == float
+    assert np.allclose(got, want, rtol=1e-15)
+
+
+def test_a_float_that_an_integer_of_jax_met_is_jaxs():
+    fun = lambda h: 0.5 * jnp.arange(2, dtype="uint8") * h
+    got = jax.jit(autograph(fun))(jnp.ones(2, "bfloat16"))
+    assert got.dtype == "bfloat16"

@@ -47,6 +47,11 @@ def is_python_int(x) -> bool:
     return isinstance(x, int)
 
 
+def strong(x):
+    """A result as one of NumPy's, which takes no other's type: a float and an integer are wide."""
+    return compat.convert(x, x.dtype, False) if getattr(x, "weak_type", False) else x
+
+
 def as_integer(x):
     """A bool as the integer it is in arithmetic; any other value as it is."""
     if not is_python_bool(x):
@@ -69,7 +74,9 @@ def arithmetic(fun: Callable) -> Callable:
         bools = [x for x in (a, b) if x is True or x is False or getattr(x, "dtype", 0) is _BOOL]
         if bools and all(map(is_python_bool, bools)):
             a, b = as_integer(a), as_integer(b)
-        return fun(a, b)
+        out = fun(a, b)
+        weak = getattr(out, "weak_type", False) and not (compat.is_weak(a) and compat.is_weak(b))
+        return strong(out) if weak else out
 
     return run
 
@@ -136,13 +143,7 @@ def rounded(x, digits: int):
 
 def python_number(x: jax.Array) -> jax.Array:
     """A scalar of JAX as the number of Python that `item()` makes of it."""
-    kinds = (
-        (np.bool_, bool),
-        (np.integer, int),
-        (np.floating, float),
-        (np.complexfloating, complex),
-    )
-    wide = jnp.result_type(next(kind for group, kind in kinds if jnp.issubdtype(x.dtype, group)))
+    wide = jnp.result_type(type(x.dtype.type(0).item()))
     return compat.convert(x, wide, True) if np.can_cast(x.dtype, wide) else x
 
 

@@ -11,6 +11,7 @@ from malleable.arrays import content, functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
 from malleable.arrays.masked import UNSIZED, guarded, unknown_size
+from malleable.arrays.numbers import strong
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import DEFAULT, SPECIAL, written_outside
@@ -53,7 +54,7 @@ def run_ufunc(ufunc, method, inputs, kwargs):
     if where is not True:
         mask = jnp.asarray(where)
         raw = [x if np.ndim(x) == 0 else guarded(*jnp.broadcast_arrays(x, mask)) for x in raw]
-    result = functions.run_ufunc(ufunc, method, raw, kwargs)
+    result = tree_map(strong, functions.run_ufunc(ufunc, method, raw, kwargs))
     if out is None:
         if where is not True:
             result = jnp.where(where, result, jnp.zeros((), result.dtype))
@@ -146,7 +147,7 @@ def run_function(func, args, kwargs):
     if out is not None:
         options.pop("out")
         return put_out(out, target(*raw, **options))
-    made = target(*raw, **options)
+    made = tree_map(strong, target(*raw, **options))
     made = Box(made, False) if func in ARRAYS else rebox(made)
     if func in MOVED and isinstance(made, Box) and any(map(is_turned, tree_leaves(args))):
         return made.lying_as(func(*tree_map(content.model_of, args), **options))
