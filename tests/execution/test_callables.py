@@ -348,3 +348,30 @@ def test_items_of_an_array_of_weak_type_are_of_weak_type():
 
     x = jnp.arange(3) * 1.0
     assert [y.weak_type for y in mal.jit(items)(x)] == [y.weak_type for y in items(x)] == [True] * 3
+
+
+class OfInstances:
+    """A descriptor that answers for instances only, and tells each question."""
+
+    def __get__(self, obj, kind=None):
+        if obj is None:
+            raise ValueError("of instances only")
+        obj.asked += 1
+        return 7.0
+
+
+class Asked:
+    asked = 0
+    value = OfInstances()
+
+
+def test_a_descriptor_is_asked_as_often_as_python_asks_it():
+    @mal.jit
+    def f(o, x):
+        y = o.value
+        return jnp.sin(x) * y
+
+    o = Asked()
+    for calls in (1, 2):
+        assert jnp.allclose(f(o, X), jnp.sin(X) * 7)
+        assert o.asked == calls

@@ -195,17 +195,22 @@ def _read_attr(obj, name):
     return fields(obj)[name] if name in fields(obj) else _read_slot(obj, name)
 
 
+def member(kind: type, name: str) -> Any:
+    """What a class says of an attribute of its instances, no descriptor asked; else None."""
+    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+
+
 def _read_slot(obj, name):
-    slot = getattr(type(obj), name, None)  # of __slots__, or a property, or a class attribute
+    slot = member(type(obj), name)  # of __slots__, or a property, or a class attribute
     try:
-        return slot.__get__(obj) if hasattr(slot, "__set__") else ABSENT
+        return slot.__get__(obj, type(obj)) if hasattr(slot, "__set__") else ABSENT
     except AttributeError:
         return ABSENT
 
 
 def _write_attr(obj, name, new):
     held = fields(obj)
-    if type(held) is not dict or hasattr(getattr(type(obj), name, None), "__set__"):
+    if type(held) is not dict or hasattr(member(type(obj), name), "__set__"):
         if new is not ABSENT:
             setattr(obj, name, new)
         elif _read_attr(obj, name) is not ABSENT:

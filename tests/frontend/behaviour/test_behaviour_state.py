@@ -401,6 +401,43 @@ class BySuper(Described):
         super().__setattr__(name, value)
 
 
+class Measured:
+    """A descriptor that answers for instances only, and deletes in Python."""
+
+    def __get__(self, obj, kind=None):
+        if obj is None:
+            raise ValueError("of instances only")
+        return obj.width
+
+    def __set__(self, obj, value):
+        obj.width = value * 2
+
+    def __delete__(self, obj):
+        obj.width = obj.width * 0
+
+
+class Shape:
+    size = Measured()
+
+    def __init__(self):
+        self.width = 1.0
+
+
+def test_a_descriptor_is_not_asked_for_the_class():
+    def f(xs):
+        shapes = [Shape(), Shape()]
+        for x in xs:
+            shape = shapes[int(x > 0)]
+            if x > 1:
+                del shape.size
+            else:
+                shape.size = x + shape.size
+        return [s.size for s in shapes]
+
+    assert_same(f, XS)
+    assert_same(f, XS * 9)
+
+
 @pytest.mark.parametrize("kind", [Described, Plainly, BySuper])
 def test_a_descriptor_with_a_test_is_compiled_under_any_setattr(kind):
     def f(xs):

@@ -138,5 +138,5 @@ def only_reads(stmt: Any, given: dict) -> bool:
     if isinstance(read, ast.Subscript):
         return kind in (dict, list, tuple)
     asked = kind.__getattribute__ is object.__getattribute__ and not hasattr(kind, "__getattr__")
-    held = getattr(kind, read.attr, None)
+    held = inspect.getattr_static(kind, read.attr, None)
     return asked and (isinstance(held, types.MemberDescriptorType) or not hasattr(held, "__get__"))

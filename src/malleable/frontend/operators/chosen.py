@@ -31,7 +31,7 @@ def is_plain_attribute(o, name: str) -> bool:
     """Whether an attribute is an entry of the object's dict, and nothing else."""
     kind = type(o)
     own = getattr(kind, "__setattr__", None) is object.__setattr__
-    return own and name in journal.fields(o) and not hasattr(getattr(kind, name, 0), "__set__")
+    return own and name in journal.fields(o) and not hasattr(journal.member(kind, name), "__set__")
 
 
 def each_place(x: Choice, write: Callable) -> None:

@@ -55,6 +55,7 @@ from malleable.frontend.values.values import Choice, View, bounded, is_number, i
 from malleable.python_source import kinds
 
 _Function = types.FunctionType
+_METHODS = (_Function, staticmethod, types.MethodDescriptorType)
 _SETS = (dict, set)
 _OTHERS = (collections.deque, bytearray, array.array)
 _IN_PLACE: dict[str, Callable] = {
@@ -84,7 +85,7 @@ def _lacks(x, name: str) -> bool:
 
 def _is_method(x, name: str) -> bool:
     """Whether an attribute is a method: reading it runs nothing."""
-    return type(getattr(type(x), name, None)) in (_Function, types.MethodDescriptorType)
+    return type(journal.member(type(x), name)) in _METHODS
 
 
 def _has_all(x, key: Choice) -> bool:
@@ -172,17 +173,16 @@ def _in_range(x, items):
     return python_scalar(inside, bool)
 
 
-def _member(kind: type, name: str):
-    """What a class says of an attribute of its instances, no descriptor asked; else None."""
-    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+def _setter(o, name: str, how: str = "set") -> tuple | None:
+    """A property's function that sets, or a descriptor's and the descriptor, if in Python.
 
-
-def _setter(o, name: str) -> tuple | None:
-    """A property's function that sets, or a descriptor's and the descriptor, if in Python."""
-    member = _member(type(o), name)
+    how: "set" or "delete".
+    """
+    member = journal.member(type(o), name)
     if isinstance(member, property):
-        return (member.fset,) if type(member.fset) is _Function else None
-    put = getattr(type(member), "__set__", None)
+        put = getattr(member, f"f{how[:3]}")
+        return (put,) if type(put) is _Function else None
+    put = getattr(type(member), f"__{how}__", None)
     return (put, member) if _is_users_own(put) else None
 
 
@@ -217,7 +217,7 @@ class Items:
             return getattr(o, name)
         if kind is Choice:
             return self._of_choice(o, name) if is_place(o) else getattr(o, name)
-        member = _member(kind, name)
+        member = journal.member(kind, name)
         if type(member) is _Function:
             return getattr(o, name)
         fields = journal.fields(o)
@@ -364,13 +364,12 @@ class Items:
     def delattr_(self, o, name: str) -> None:
         if type(o) is Choice:
             return by_case(o, lambda x: self.delattr_(x, name))
-        member = getattr(type(o), name, None)
-        if isinstance(member, property) and type(member.fdel) is _Function:
-            self.call(member.fdel, o)
-        else:
-            refuse_default(o, name, compat.where())
-            journal.touch_attr(o, name)
-            delattr(o, name)
+        deleter = _setter(o, name, "delete")
+        if deleter is not None:
+            return self.call(*deleter, o)
+        refuse_default(o, name, compat.where())
+        journal.touch_attr(o, name)
+        delattr(o, name)
 
     # ------------------------------------------------------------ items
 

@@ -505,7 +505,7 @@ def join_place(place: Place, one: Tree, other: Tree) -> Tree:
 
 def is_cached(place: Place) -> bool:
     """Whether a place is where a `cached_property` keeps its value, and had none before."""
-    member = getattr(type(place.owner), place.name, None) if place.kind == "attr" else None
+    member = journal.member(type(place.owner), place.name) if place.kind == "attr" else None
     return isinstance(member, functools.cached_property) and place.read() is ABSENT
 
 
