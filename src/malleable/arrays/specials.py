@@ -57,8 +57,7 @@ def flatnonzero(a):
 
 
 def extract(condition, arr):
-    mask = unbox(np.asarray(condition) if isinstance(condition, list) else condition)
-    return Box(functions.nested_array(unbox(arr)), False).ravel()[Box(mask, False).ravel() != 0]
+    return as_box(arr).ravel()[as_box(condition).ravel() != 0]
 
 
 def compress(condition, a, axis=None, out=None):
@@ -157,64 +156,48 @@ def copyto(dst, src, casting="same_kind", where=True):
             f"Cannot cast array data from {kind!r} to {dst.dtype!r} according to the rule "
             f"{casting!r}"
         )
-    if where is True:
-        dst[...] = src
-    else:
-        dst[...] = np.where(where, src, dst)
-    return None
+    dst[...] = src if where is True else np.where(where, src, dst)
 
 
 def fill_diagonal(a, val, wrap=False):
-    if a.ndim != 2 and len(set(a.shape)) != 1:
-        raise ValueError("All dimensions of input must be of equal length")
-    n = a.shape[1] if a.ndim == 2 else a.shape[0]
-    step = n + 1 if a.ndim == 2 else 1 + int(np.cumprod(a.shape[:-1]).sum())
-    end = None if wrap or a.ndim != 2 else n * n
-    spots = np.arange(a.size)[:end:step]
-    value = functions.nested_array(unbox(val))
-    if np.ndim(value):
-        value = np.resize(value, len(spots)) if not is_jax(value) else jnp.resize(value, len(spots))
-    a.flat[spots] = Box(value, False) if is_jax(value) else value
-    return None
+    spots = np.zeros(a.shape, bool)
+    np.fill_diagonal(spots, True, wrap)
+    put(a, np.flatnonzero(spots), val)
 
 
 def putmask(a, mask, values):
     values = np.resize(values, a.shape) if np.ndim(values) else values
     a[...] = np.where(mask, values, a).astype(a.dtype)
-    return None
 
 
 def place(arr, mask, vals):
     if type(vals) is Masked:
         arr[mask != 0] = vals
-        return None
+        return
     raw = unbox((mask, vals))
     if not any_jax((arr.value, *raw)):
         new = np.array(arr.value)
         np.place(new, *raw)
         arr[...] = new
-        return None
+        return
     values = jnp.ravel(functions.nested_array(raw[1]))
     mask = jnp.asarray(raw[0]).reshape(arr.shape).astype(bool)
     rank = jnp.cumsum(mask.ravel()) - 1  # the k-th true place takes the k-th value, round and round
     picked = values[rank % values.size].reshape(arr.shape)
     whole = places.to_jax(arr.value)
     arr.write(jnp.where(mask, places.cast(picked, whole.dtype), whole))
-    return None
 
 
 def put(a, ind, v, mode="raise"):
     at, values = (functions.nested_array(unbox(x)).ravel() for x in (ind, v))
     at = at % a.size if mode == "wrap" else at.clip(0, a.size - 1) if mode == "clip" else at
     a.flat[at] = values[np.arange(at.size) % values.size]
-    return None
 
 
 def put_along_axis(arr, indices, values, axis=-1):
     grid = list(np.ogrid[tuple(slice(n) for n in np.shape(indices))])
     grid[axis] = indices
     arr[tuple(grid)] = values
-    return None
 
 
 def nan_to_num(x, copy=True, **kwargs):
@@ -359,11 +342,8 @@ def choose(a, choices, out=None, mode="raise"):
     if out is not None:
         return DEFAULT
     choices = [functions.as_operand(c) for c in unbox(choices)]
-    return wrap(
-        jnp.choose(
-            functions.nested_array(unbox(a)), choices, mode="clip" if mode == "raise" else mode
-        )
-    )
+    at, mode = functions.nested_array(unbox(a)), "clip" if mode == "raise" else mode
+    return wrap(jnp.choose(at, choices, mode=mode))
 
 
 def _of_complex(last: bool):
