@@ -39,7 +39,7 @@ MEMORY = frozenset(_MEMORY.split())
 SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes here, no data
 SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
 ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the type of an array of it
-COUNTED = {"histogram": int, "histogram2d": float, "histogramdd": float}  # NumPy's types
+DOUBLES = frozenset(("histogram2d", "histogramdd"))  # the first result is, whatever the weights
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
 NUMBERS = frozenset(("weights", "fweights", "aweights", "bins", "x", "q"))  # options: arrays
 SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
@@ -267,7 +267,7 @@ def jax_function(func):
         return None
     found = getattr(space, OTHER_NAMES.get(name, name), None)
     if space is jnp:
-        found = OWN.get(OTHER_NAMES.get(name, name), found)
+        found = _WEIGHED.get(func) or OWN.get(OTHER_NAMES.get(name, name), found)
     if found is None or not callable(found) or isinstance(found, type):
         return None
     return _adapted(found, name)
@@ -294,11 +294,32 @@ def _adapted(fun, name):
         if kwargs:
             kwargs = {k: _option(k, v) for k, v in kwargs.items() if _kept(k, v, known, name)}
         out = fun(*args, **kwargs)
-        if name in COUNTED and not (kwargs.get("density") or kwargs.get("weights") is not None):
-            return out[0].astype(canonical(COUNTED[name])), *out[1:]
+        if name in DOUBLES:
+            return out[0].astype(canonical(float)), *out[1:]
         return out.astype(canonical(int)) if counts else out
 
     return functools.update_wrapper(call, fun)
+
+
+def _average(a, axis=None, weights=None, returned=False, **options):
+    given = [jnp.asarray(x).dtype for x in (a, weights) if x is not None]
+    kind = np.result_type(*given, float if given[0].kind in "biu" else given[0])
+    return jnp.average(jnp.asarray(a, canonical(kind)), axis, weights, returned, **options)
+
+
+def _histogram(a, bins=10, range=None, density=None, weights=None):
+    weights = np.ones(np.shape(a), int) if weights is None else as_operand(weights)
+    kind, weights = float if density else weights.dtype, doubled(weights)
+    edges = jnp.histogram_bin_edges(a, bins, range)
+    return jnp.histogram(a, edges, None, weights, density)[0].astype(canonical(kind)), edges
+
+
+def doubled(x):
+    """An array in NumPy's float, or complex, of double precision."""
+    return jnp.asarray(x, canonical(np.result_type(x.dtype, float)))
+
+
+_WEIGHED = {np.average: _average, np.histogram: _histogram}  # which NumPy computes in doubles
 
 
 def _kept(key, value, known, name) -> bool:

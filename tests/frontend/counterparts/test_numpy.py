@@ -664,6 +664,15 @@ THROUGHOUT = [
     (lambda m: np.array(m.T, order="A").ravel("K"), MATRIX),
     (lambda v: np.histogram2d(v, v[::-1], bins=2)[0], HALVES),
     (lambda m: np.dot(m[m > 1], 2.0).sum(), MATRIX),
+    (lambda v: np.average(v, weights=[1, 2, 4]), HALVES.astype(np.float32)),
+    (lambda v: np.average(v, 0, (v > 1).astype(int), True), HALVES.astype(np.float32)),
+    (lambda u: np.average(u), SMALL),
+    (lambda v: np.histogram(v, bins=3, weights=[1, 2, 4]), HALVES.astype(np.float32)),
+    (lambda v: np.histogram(v, 3, None, True), HALVES),
+    (lambda v: np.histogram(v, bins=2, weights=v > 1), HALVES.astype(np.float32)),
+    (lambda v: np.histogram(v, bins=2, weights=v + 1j), HALVES),
+    (lambda v: np.histogram2d(v, v, 2, weights=[1, 2, 4])[0], HALVES),
+    (lambda u: np.bincount(u, weights=[1, 2, 4, 9], minlength=202), SMALL),
 ]
 
 

@@ -269,7 +269,8 @@ def bincount(x, /, weights=None, minlength=0):
     if any_traced(x) and not minlength:
         raise unknown_size("np.bincount")
     at = functions.nested_array(unbox(x))
-    weights = None if weights is None else functions.nested_array(unbox(weights))
+    if weights is not None:
+        weights = functions.doubled(functions.nested_array(unbox(weights)))
     length = minlength if any_traced(x) else max(minlength, np.max(at, initial=-1) + 1)
     raises.fail_where(jnp.any(at < 0), ValueError("'list' argument must have no negative elements"))
     raises.fail_where(
