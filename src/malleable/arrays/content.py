@@ -389,8 +389,8 @@ def unbox(tree):
         new = {k: unbox(v) for k, v in tree.items()}
         return new if any(new[k] is not v for k, v in tree.items()) else tree
     if kind is slice:
-        new = slice(unbox(tree.start), unbox(tree.stop), unbox(tree.step))
-        return tree if _same_slice(new, tree) else new
+        parts = tree.start, tree.stop, tree.step
+        return tree if (new := unbox(parts)) is parts else slice(*new)
     if issubclass(kind, Box):
         return tree.value
     if kind in UNSIZED or not _is_node(kind, tree):
@@ -409,10 +409,6 @@ def frozen(tree):
     afterwards would change what was computed before.
     """
     return jax.tree.map(places.own, unbox(tree), is_leaf=lambda x: x is None)
-
-
-def _same_slice(a, b):
-    return a.start is b.start and a.stop is b.stop and a.step is b.step
 
 
 _NODES: dict[type, bool] = {np.ndarray: False}
@@ -487,8 +483,7 @@ class _At:
         self._value = value
 
     def __getitem__(self, index):
-        found = self._value.at[unbox(index)]
-        return _AtItem(found)
+        return _AtItem(self._value.at[unbox(index)])
 
 
 class _AtItem:

@@ -176,10 +176,8 @@ def _as_added(ufunc, x, dtype):
 
 def refuse_cast(ufunc, given, wanted):
     """Let NumPy raise its own error."""
-    empty = np.zeros(0, given)
-    np.positive(empty, out=np.zeros(0, wanted)) if ufunc.nin != 2 else ufunc(
-        empty, empty, out=np.zeros(0, wanted)
-    )
+    run = ufunc if ufunc.nin == 2 else np.positive
+    run(*[np.zeros(0, given)] * run.nin, out=np.zeros(0, wanted))
     raise TypeError(f"Cannot cast {given} to {wanted}")
 
 
