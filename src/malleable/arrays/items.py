@@ -2,22 +2,23 @@
 
 import numpy as np
 from jax import numpy as jnp
+from jax.tree_util import tree_map
 
 from malleable.arrays import functions, journal, numbers, places
-from malleable.arrays.content import Box, unbox, wrap
+from malleable.arrays.content import Box, held, unbox, wrap
 from malleable.arrays.masked import Columns, Masked, guarded, positions, unknown_size
 from malleable.arrays.places import is_jax
 
 
 def get_item(self, index):
     """box[index]: a view, a copy, a scalar or, for a traced mask, what waits for its size."""
-    value = self.value
+    value, given = self.value, index
     index = without_boxes(index)
     if type(value) is np.ndarray and not is_unknown(index):
         part = value[index]
         if type(part) is not np.ndarray:
             return part
-        return _part_at(self, index) if places.is_basic(index) else Box(part, False)
+        return _part_at(self, index) if places.is_basic(index) else held(part)
     if has_masked(index):
         return _masked_gather(value, index)
     part = _split_mask(self, index)
@@ -37,7 +38,15 @@ def get_item(self, index):
             return wrap(places.read(value, index))
         places.selected_shape(np.shape(value), places.modelled(index))
         return _part_at(self, index)
-    return Box(places.read(value, index), False)
+    new = Box(places.read(value, index), False)
+    if new.ndim < 2 or not new.size:
+        return new
+    return new.lying_as(self._model()[places.modelled(without_boxes(tree_map(_zeros, given)))])
+
+
+def _zeros(x):
+    """For an array of an index that is traced, one that lies in memory like it."""
+    return np.zeros_like(x._model(np.intp)) if isinstance(x, Box) and x.traced else x
 
 
 def _part_at(box, index):

@@ -72,17 +72,16 @@ class Methods:
             shape = tuple(shape[0])
         shape = tuple(map(self._index_of, shape))
         model = self._model()
+        if order == "A":
+            order = "F" if model.flags.fnc else "C"
         new = model.reshape(shape, order=order)
         if self.scalar or copy or not np.may_share_memory(new, model):
             return self._new(_reshape(self.value, new.shape, order), False)
         return self._view(places.reshaped(self.shape, new.shape, order))
 
     def ravel(self, order="C"):
-        model = self._model()
         if order == "K":  # as it lies in memory
             return self.transpose(self._as_it_lies()).reshape(-1)
-        if order == "A":
-            order = "F" if model.flags.f_contiguous and not model.flags.c_contiguous else "C"
         return self.reshape(-1, order=order)
 
     def _as_it_lies(self) -> list[int]:
@@ -134,8 +133,7 @@ class Methods:
         if places.is_jax(value):
             if self.dtype.kind == "c" and np.dtype(dtype).kind not in "cb":
                 value = value.real
-            new = lax.convert_element_type(value, canonical(dtype))
-            out = self._new(new, self.scalar)
+            out = self._new(lax.convert_element_type(value, canonical(dtype)), self.scalar)
             return out.laid(self) if order == "K" else out
         return self._done(np.asarray(value).astype(dtype))
 
@@ -168,7 +166,7 @@ class Methods:
             indices = np.clip(indices, 0, size - 1)
         elif mode == "wrap":
             indices = np.mod(indices, size)
-        part = self.ravel()[indices] if axis is None else self._taken(indices, axis)
+        part = (self.ravel()[indices] if axis is None else self._taken(indices, axis)).copy()
         if out is None:
             return part
         out[...] = part
