@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import heapq
 import operator
 
 import jax
@@ -446,3 +447,37 @@ def test_a_dict_of_known_keys_is_a_plain_one(make):
 
     got, want = jax.jit(autograph(f))(np.array([3.0, 1.0, 2.0])), f(np.array([3.0, 1.0, 2.0]))
     assert {k: float(v) for k, v in got.items()} == want
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_a_key_looked_up_on_one_path_may_be_put_in_on_the_other(k):
+    def f(k, y):
+        d = {0: 1.0}
+        if k in d and d[k] > 0:
+            y = y + 1
+        d[k] = y
+        return d.get(0, -1.0), d.get(5, -2.0), len(d)
+
+    got = jax.jit(autograph(f))(k, 2.0)
+    assert [float(x) for x in got] == [float(x) for x in f(k, 2.0)]
+
+
+def test_shortest_paths_by_a_queue():
+    edges = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
+
+    def f(weights):
+        near = {i: [] for i in range(4)}
+        for (u, v), w in zip(edges, weights, strict=True):
+            near[u].append((v, w))
+        distance, queue = {0: 0.0}, [(0.0, 0)]
+        while queue:
+            d, u = heapq.heappop(queue)
+            for v, w in near[u]:
+                if v not in distance or d + w < distance[v]:
+                    distance[v] = d + w
+                    heapq.heappush(queue, (d + w, v))
+        return [distance[i] for i in range(4)]
+
+    compiled = jax.jit(autograph(f, max_steps=12))
+    for weights in np.array([[1.0, 4, 2, 5, 1], [3, 1, 1, 1, 7]]):
+        np.testing.assert_allclose(compiled(weights), f(weights))

@@ -363,3 +363,12 @@ def test_a_text_is_put_together_of_parts_that_tests_choose(xs):
 def test_a_text_that_may_be_too_many_is_refused():
     with pytest.raises(TransformError, match=r"`text` is one of \d+ objects"):
         jax.jit(autograph(spelled))(np.arange(6.0))
+
+
+@pytest.mark.parametrize("x", [0.0, 7.0])
+def test_a_method_of_a_chosen_list_is_the_key_of_a_minimum(x):
+    def f(x):
+        xs = [x, 3.0] if x > 1 else [5.0, x]
+        return min(range(2), key=xs.__getitem__)
+
+    assert jax.jit(autograph(f))(x) == f(x)

@@ -92,12 +92,14 @@ def assuming(test, holds: bool, run: Callable, *args, tells=()):
 
 def known_now() -> tuple:
     """A mark for `forget_since`."""
-    return set(session().chosen), {key: len(groups) for key, groups in session().joint.items()}
+    here = session()
+    return {*here.chosen}, {key: len(groups) for key, groups in here.joint.items()}, {*here.looked}
 
 
 def forget_since(mark: tuple) -> None:
-    """Forget what was learned of bools since the mark, when the trace ends that they are of."""
+    """Forget what was learned of bools and of keys since the mark: the trace ends that it is of."""
     chosen, joint = session().chosen, session().joint
+    session().looked &= mark[2]
     for key in [key for key in chosen if key not in mark[0]]:
         del chosen[key]
     for key in list(joint):

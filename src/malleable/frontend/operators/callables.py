@@ -203,7 +203,8 @@ class Caller(Classes):
 
     def bound(self, f):
         """An argument of a builtin, if a function then one that Python may call back with boxes."""
-        if not callable(f) or hasattr(type(f), "__iter__"):
+        one = f.options[0] if type(f) is Choice else f
+        if not callable(one) or hasattr(type(one), "__iter__"):
             return f
         return functools.partial(self.call, f)
 
