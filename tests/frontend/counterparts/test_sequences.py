@@ -156,3 +156,20 @@ class Heavy:
 @BOTH
 def test_bool_asks_an_object(x):
     assert_same(lambda x: (bool(Heavy(x)), not Heavy(x), 1 if Heavy(x) else 0), x)
+
+
+TIES = {
+    "sorted": lambda v: sorted(v)[1],
+    "backward": lambda v: sorted(v, reverse=True)[2],
+    "max": lambda v: max(v),
+    "min": lambda v: min(v),
+    "grown": lambda v: sorted([x for x in v if x > 0], reverse=True)[2],
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_the_gradient_goes_to_the_one_of_equals_that_python_takes(name):
+    f = TIES[name]
+    wanted = jax.grad(lambda v: f(list(v)))(V)
+    assert wanted.max() == 1
+    assert np.array_equal(jax.jit(jax.grad(autograph(f)))(V), wanted)

@@ -351,3 +351,19 @@ def test_updates_of_what_is_read_at_places_that_are_not_known(sizes):
     x = lax.dynamic_update_slice(X, block, (0, 1))
     for y, wanted in zip(ys, jax.jit(f)(x, jnp.int32(4)), strict=True):
         np.testing.assert_allclose(y, wanted, 1e-6)
+
+
+def test_results_are_as_weakly_typed_as_those_of_the_function():
+    weak, half = jnp.arange(12).reshape(6, 2) * 1.5, jnp.ones((6, 2), jnp.bfloat16)
+    assert weak.weak_type
+
+    def f(x):
+        return x * 2, jnp.roll(x, 1, 0).at[0].set(0) + x, x * jnp.float32(2)
+
+    kinds = [(y * half).dtype for y in f(weak)]
+    assert len(set(kinds)) == 2
+    carry, step = as_scan(f, weak)
+    init, update = incremental(f, change={0: (1, 2)})
+    ys, state = init(weak)
+    for found in (lax.scan(step, carry, weak)[1], ys, update(state, {0: (weak[:1], (0, 0))})[0]):
+        assert [(y * half).dtype for y in found] == kinds

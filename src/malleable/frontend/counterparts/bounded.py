@@ -22,6 +22,7 @@ from malleable.arrays.masked import Masked
 from malleable.errors import TransformError
 from malleable.frontend.common.session import note_line, session
 from malleable.frontend.counterparts import scalars
+from malleable.frontend.counterparts.sequences import in_order
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.leaves import inject, inject_list
 from malleable.frontend.values.raises import fail_where
@@ -379,7 +380,7 @@ def ordered(content: Bounded, reverse: bool = False) -> list:
         limits = jnp.iinfo(whole.dtype) if whole.dtype != bool else None
         last = reverse is False if limits is None else limits.min if reverse else limits.max
     filled = jnp.where(jnp.arange(cap) < content.length, whole, jnp.asarray(last, whole.dtype))
-    return [Bounded(content.tree, content.length, [jnp.sort(filled, descending=reverse)])]
+    return [Bounded(content.tree, content.length, [in_order(filled, reverse)])]
 
 
 class Unlisted:

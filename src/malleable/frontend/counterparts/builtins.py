@@ -413,19 +413,19 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
     return best
 
 
-def _unless_nan(fun: Callable, beyond: float) -> Callable:
-    """min or max of an array by comparing, as Python does: nan wins only if it comes first."""
+def _first(place: Callable, beyond: float) -> Callable:
+    """min or max of an array by comparing: the first of equals; nan wins only if it comes first."""
 
     def extreme(x):
         if not jnp.issubdtype(x.dtype, jnp.floating):
-            return fun(x)
-        return jnp.where(jnp.isnan(x[0]), x[0], fun(jnp.where(jnp.isnan(x), beyond, x)))
+            return x[place(x)]
+        return x[jnp.where(jnp.isnan(x[0]), 0, place(jnp.where(jnp.isnan(x), beyond, x)))]
 
     return extreme
 
 
-min_ = _extreme(builtins.min, jnp.less, _unless_nan(jnp.min, jnp.inf))
-max_ = _extreme(builtins.max, jnp.greater, _unless_nan(jnp.max, -jnp.inf))
+min_ = _extreme(builtins.min, jnp.less, _first(jnp.argmin, jnp.inf))
+max_ = _extreme(builtins.max, jnp.greater, _first(jnp.argmax, -jnp.inf))
 
 
 def sum_(iterable, /, start=0):
@@ -512,7 +512,7 @@ def sorted_(iterable, /, *, key=None, reverse=False):
         return [items[i] for i in order]
     if keys is items and all(values.is_number(k) and np.ndim(unbox(k)) == 0 for k in keys):
         column = jnp.stack([jnp.asarray(unbox(k)) for k in keys])
-        return [Box(x, True) for x in jnp.sort(column, descending=bool(reverse))]
+        return [Box(x, True) for x in sequences.in_order(column, bool(reverse))]
     found = sequences.order(keys, bool(reverse))
     return [pick(items, Box(i, True)) for i in found]
 

@@ -104,6 +104,11 @@ def columns(keys: Sequence) -> list | None:
     return [jnp.stack([jnp.asarray(x) for x in numbers])]
 
 
+def in_order(x: jax.Array, reverse: bool) -> jax.Array:
+    """The numbers sorted; equal ones stay as they are, which a gradient tells."""
+    return jnp.sort(x[::-1])[::-1] if reverse else jnp.sort(x)
+
+
 def order(keys: Sequence, reverse: bool) -> jax.Array:
     """Which item comes first, second and so on; equal ones stay as they are."""
     arrays = columns(keys)

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -197,7 +197,7 @@ def shapes(variables: Sequence) -> list[tuple[int, ...]]:
     return [v.aval.shape for v in variables]
 
 
-def typed(results: Sequence, variables: Sequence) -> list:
+def typed(results: Iterable, variables: Sequence) -> list:
     """Results with the weak types that the equation gives them."""
     return [weakened(x, v.aval) for x, v in zip(results, variables, strict=True)]
 

@@ -20,6 +20,7 @@ from malleable.programs.types import bytes_of, type_text
 from malleable.python_source.misuse import called_as
 from malleable.rewriting.boxes.spans import Span, Start, whole_span
 from malleable.rewriting.graph.graph import Graph
+from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.incremental.causal import prove
 from malleable.rewriting.incremental.derivatives import ODD, OWN, own_derivative, without_derivative
 from malleable.rewriting.incremental.forms import (
@@ -329,7 +330,8 @@ class Steps:
         """The rows of the results, as the function has them."""
         if self.width == 1:
             ys = [jnp.squeeze(y, r.dim) for y, r in zip(ys, self.rows, strict=True)]
-        return without_derivative(self.own, OWN, without_derivative(self.plan.odd, ODD, ys))
+        ys = without_derivative(self.own, OWN, without_derivative(self.plan.odd, ODD, ys))
+        return typed(ys, self.staged.jaxpr.outvars)
 
     def _check_ahead(self) -> None:
         """Whether the next rows of the result are there before those of the input."""

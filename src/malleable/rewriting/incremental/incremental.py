@@ -26,6 +26,7 @@ from malleable.rewriting.boxes.blocks import identity_of
 from malleable.rewriting.boxes.dependence import Along, rel
 from malleable.rewriting.boxes.spans import Box, Span, Start, sizes_of, whole_span
 from malleable.rewriting.graph.graph import Graph, Node
+from malleable.rewriting.graph.slices import typed
 from malleable.rewriting.incremental.derivatives import OWN, own_derivative, without_derivative
 from malleable.rewriting.incremental.dirty import mark_dirty
 from malleable.rewriting.incremental.plan import Plan, asked_for, opened
@@ -283,7 +284,7 @@ class Program:
         types = [self.plan.graph.avals[v] for v in self.plan.graph.inputs]
         args = [compat.convert(x, t.dtype, t.weak_type) for x, t in zip(leaves, types, strict=True)]
         values, loops = self.plan.values(args)
-        outs = [values[v] for v in self.plan.graph.outputs]
+        outs = typed((values[v] for v in self.plan.graph.outputs), self.staged.jaxpr.outvars)
         return self.staged.rebuild(outs), State({v: values[v] for v in self.keep}, loops, of)
 
     def update(self, state: State, changes: Mapping) -> tuple[Any, State]:
@@ -300,7 +301,7 @@ class Program:
                 given[k] = lax.dynamic_slice(x, zero, sizes_of(box)), zero
         run = self._run(state.kept, state.loops, given)
         outs = [run.whole(v) for v in plan.graph.outputs]
-        outs = without_derivative(self.own, OWN, outs)
+        outs = typed(without_derivative(self.own, OWN, outs), self.staged.jaxpr.outvars)
         kept = {v: run.whole(v) for v in state.kept}
         return self.staged.rebuild(outs), State(kept, state.loops | run.new_loops, state.of)
 
