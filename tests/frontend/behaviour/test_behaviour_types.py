@@ -247,7 +247,7 @@ def test_an_int_or_a_float_of_pythons_with_integers_of_numpys_leaves_a_note(time
     for fun, said in ((f, 1), (unmixed, 0)):
         with listen() as notes:
             jax.jit(autograph(fun))(1.0, a)
-        lines = [note.where for note in notes if "meets int8 as a float" in note.what]
+        lines = [note.where for note in notes if "its type as a float" in note.what]
         assert len(lines) == said and all("test_behaviour_types.py" in line for line in lines)
 
 
@@ -291,10 +291,30 @@ def test_a_number_that_two_paths_give_in_two_types_leaves_a_note_where_that_show
     assert any(what in n.what and "test_behaviour_types.py" in n.where for n in notes)
 
 
+MADE = [
+    *(lambda t: np.array([t]), np.array, np.asarray, lambda t: np.stack([t, 3])),
+    *(lambda t: np.full(3, t), lambda t: np.sum([t, 2]), lambda t: np.arange(3) * t),
+    *(lambda t: np.r_[t, 1], np.atleast_1d, lambda t: np.where(np.arange(3) > 1, t, 0)),
+]
+
+
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("make", MADE)
+def test_an_array_of_a_number_that_is_an_int_on_one_path_leaves_a_note(make, x64):
+    def f(c):
+        t = 3 if c > 0 else 2.5
+        return make(t)
+
+    with jax.enable_x64(x64), listen() as notes:
+        jax.jit(autograph(f))(1.0)
+    assert sum("its type as a float" in n.what for n in notes) == 1
+
+
 def test_a_number_that_is_one_or_the_other_is_a_number_without_a_note():
     def f(c):
         t = 3 if c > 0 else 2.5
-        return isinstance(t, int | float)
+        a = np.array([t, 0.5]), np.full(2, t, float), np.sin(t), t / np.ones(3)
+        return isinstance(t, int | float), a
 
     with listen() as notes:
         assert jax.jit(autograph(f))(1.0) is not False

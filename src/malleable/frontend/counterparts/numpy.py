@@ -313,11 +313,8 @@ def array(object, dtype=None, *, copy=True, order="K", subok=False, ndmin=0, lik
     copy = _copies(copy)
     if not copy:
         found = asarray(object, dtype, order, copy=copy)
-        return (
-            found
-            if found.ndim >= ndmin
-            else found.reshape((1,) * (ndmin - found.ndim) + found.shape)
-        )
+        more = (1,) * (ndmin - found.ndim)
+        return found.reshape(more + found.shape) if more else found
     (object,) = gathered((object,))
     if type(object) in UNSIZED:
         return object.copy() if dtype is None else object.astype(dtype)
@@ -419,6 +416,7 @@ def full(shape, fill_value, dtype=None, order="C", **kwargs):
     if not any_traced(fill_value):
         return _full(shape, fill_value, dtype)
     value = _typed(functions.nested_array(unbox(fill_value)), dtype)
+    raises.note_type("full", np.full, (1, fill_value, dtype), Box(value))
     zeros = _make_zeros(shape)
     if type(zeros) is Masked:
         return zeros._like(jnp.broadcast_to(value, zeros.whole.shape))

@@ -343,8 +343,6 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     name: of the function, or the sign of an operator. Numbers of Python's raise ZeroDivisionError
     at operators, or give inf. trial: what gives the result and writes nowhere, if `fun` writes.
     """
-    if session().mixed:
-        note_mixed(operands)
     operands = operands if trial else after_raises(operands)
     if not any_traced(operands) or "raise" not in (modes := np.geterr()).values():
         return fun(*operands)
@@ -373,15 +371,6 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
     return fun(*(_safe_float(bad, safe, x) for x in operands))
 
 
-def note_mixed(operands: Sequence) -> None:
-    """A note where a float of Python's, which may be an int, meets an integer of NumPy's."""
-    boxes = [x for x in operands if type(x) is Box]
-    numpys = next((x.dtype for x in boxes if x.dtype.kind in "iu" and not is_weak(x)), None)
-    if any(map(may_be_int, boxes)) and numpys is not None:
-        why = "NumPy computes with an int in the type of the array"
-        note_line(MIXED.format(f"meets {numpys}"), compat.where(), why)
-
-
 def note_class(ask: Callable):
     """ask(float) of what may_be_int, with a note where ask(int) is another."""
     if ask(int) is not ask(float):
@@ -403,19 +392,27 @@ def may_be_int(x) -> bool:
 
 
 def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = None) -> None:
-    """A note where fun(*args), of NumPy's, gives arrays of a type of JAX's."""
+    """A note where fun(*args), of NumPy's, gives arrays of a type of JAX's, or of one path."""
     (leaves, tree), outs = jax.tree.flatten((args, kwargs or {})), jax.tree.leaves(out)
     given, usual = [x for x in leaves if isinstance(x, Box)], jnp.result_type(float)
-    unlike = (type(x) is not Box or x.dtype.kind not in "biufc" for x in (*given, *outs))
-    loose = (x.ndim and is_weak(x) for x in given)
-    if any(unlike) or all(x.dtype == usual for x in given) or any(map(is_weak, outs)) or any(loose):
+    if any(type(x) is not Box or x.dtype.kind not in "biufc" for x in (*given, *outs)):
+        return
+    loose = any(x.ndim and is_weak(x) for x in (*given, *outs))
+    loose, mixed = loose or all(x.dtype == usual for x in given), any(map(may_be_int, given))
+    if any(is_weak(x) and not x.ndim for x in outs) or (loose and not mixed):
         return
     described = tuple(map(_described, leaves))
+    whole = [_INT if may_be_int(x) else one for x, one in zip(leaves, described, strict=True)]
     try:
         numpys = types_in_numpy(fun, tree, described)
+        mixed = mixed and types_in_numpy(fun, tree, tuple(whole)) != numpys
     except TypeError:  # an argument that is no key
         return
-    for x, kind in zip(outs, map(jax.dtypes.canonicalize_dtype, numpys), strict=False):
+    if mixed:
+        what = MIXED.format(f"gives `{name}` its type")
+        note_line(what, compat.where(), "perhaps: write float(x)")
+    numpys = map(jax.dtypes.canonicalize_dtype, () if loose else numpys)
+    for x, kind in zip(outs, numpys, strict=False):
         if kind != x.dtype:
             kinds = " and ".join(dict.fromkeys(str(one.dtype) for one in given))
             what = f"`{name}` of {kinds} is {x.dtype}, and {kind} in NumPy"
@@ -427,6 +424,9 @@ def _described(x) -> tuple:
     if isinstance(x, Box):
         return x.dtype, x.ndim, x.scalar, is_weak(x)
     return (x.dtype, x.ndim, False, False) if type(x) is np.ndarray else (type(x), x)
+
+
+_INT = (np.dtype(int), 0, True, True)  # as _described has an int of Python's
 
 
 @functools.lru_cache(4096)
