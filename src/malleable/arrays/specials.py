@@ -300,18 +300,6 @@ def isrealobj(x):
     return not iscomplexobj(x)
 
 
-def piecewise(x, condlist, funclist, *args, **kw):
-    x = x if isinstance(x, Box) else Box(functions.nested_array(unbox(x)), None)
-    single = not isinstance(condlist, list | tuple) and np.ndim(condlist) == x.ndim
-    conditions = [condlist] if single else list(condlist)
-    values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
-    default = values.pop() if len(values) > len(conditions) else 0
-    out = np.zeros_like(x) + default
-    for condition, value in zip(conditions, values, strict=True):
-        out = np.where(condition, value, out)
-    return out.astype(x.dtype)
-
-
 def apply_along_axis(func1d, axis, arr, *args, **kwargs):
     def row(r):
         return functions.nested_array(unbox(func1d(Box(r, False), *args, **kwargs)))
@@ -542,7 +530,7 @@ _OF_BOXES: dict[Any, Any] = {
 _OF_TRACED = {
     np.unique: distinct,
     **dict.fromkeys((np.concatenate, np.hstack), concatenated),
-    **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, piecewise, apply_along_axis),
+    **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes, partition, argpartition),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
 }

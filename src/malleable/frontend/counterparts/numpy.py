@@ -508,10 +508,6 @@ def piecewise(x, condlist, funclist, *args, **kwargs):
     return y
 
 
-def vander(x, N=None, increasing=False):
-    return _function(np.vander)(x, N, increasing)
-
-
 def nditer(op, *args, **kwargs):
     """np.nditer goes over memory, in an order that a traced array does not have."""
     if not any_traced((op, args, kwargs)):
@@ -534,13 +530,9 @@ def broadcast(*args):
     return np.broadcast(*(np.broadcast_to(np.int8(0), np.shape(unbox(a))) for a in args))
 
 
-def finfo(dtype):
-    """np.finfo of a type or of a number."""
-    return np.finfo(dtype.dtype if isinstance(dtype, Box) else unbox(dtype))
-
-
-def iinfo(dtype):
-    return np.iinfo(dtype.dtype if isinstance(dtype, Box) else unbox(dtype))
+def _limits(kind):
+    """np.finfo or np.iinfo of a type or of a number."""
+    return lambda dtype: kind(dtype.dtype if isinstance(dtype, Box) else unbox(dtype))
 
 
 def _on_shape(name):
@@ -590,7 +582,7 @@ _CREATION: dict[str, Callable] = {
     "asfortranarray": lambda a, dtype=None, **kwargs: asarray(a, dtype, "F"),
 }
 for _fun in (
-    *(array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange, vander),
+    *(array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange),
     *(argwhere, delete, isscalar, iterable, roots, polyval, piecewise, fromfunction, fromiter),
 ):
     _CREATION[_fun.__name__] = _fun
@@ -608,7 +600,8 @@ for _name in ("issubdtype", "promote_types", "seterr", "geterr", "isdtype", "min
     _CREATION[_name] = _native(getattr(np, _name))
 _CLASSES: dict[Any, Any] = {
     **{f: f for f in (np.errstate, np.dtype)},
-    **{getattr(np, f.__name__): f for f in (ndenumerate, nditer, broadcast, finfo, iinfo)},
+    **{getattr(np, f.__name__): f for f in (ndenumerate, nditer, broadcast)},
+    **{kind: _limits(kind) for kind in (np.finfo, np.iinfo)},
     np.ndarray: _made("ndarray"),
     np.ndindex: lambda *shape: np.ndindex(*unbox(shape)),
 }
