@@ -310,6 +310,32 @@ def test_an_array_of_a_number_that_is_an_int_on_one_path_leaves_a_note(make, x64
     assert sum("its type as a float" in n.what for n in notes) == 1
 
 
+CHOSEN = [
+    *(max, min, lambda a, b: max([a, b]), lambda a, b: sorted([a, b])[0]),
+    *(lambda a, b: max([a, b], key=lambda x: x // 2), lambda a, b: [a, b][int(a > 5)]),
+]
+
+
+@pytest.mark.parametrize("choose", CHOSEN)
+def test_one_of_two_numbers_of_unlike_types_leaves_a_note(choose):
+    a, b = np.array([100, 3], np.int8), np.array([20, 200], np.uint8)
+    said = []
+    for pair in (lambda a, b: (a[0], b[0]), lambda a, b: (a[0], 3), lambda a, b: (a[0], a[1])):
+        with listen() as notes:
+            got = jax.jit(autograph(lambda a, b, pair=pair: choose(*pair(a, b))))(a, b)
+        assert got == choose(*pair(a, b))
+        said.append([n.what for n in notes if "from here on" in n.what])
+    assert said[0] == ["one of int8 or one of uint8 is int16 from here on"]
+    assert said[1] == ["a number of Python's or one of int8 is int8 from here on"]
+    assert said[2] == []
+
+
+def test_max_with_a_number_of_pythons_is_a_float_of_numpys_without_a_note():
+    with jax.enable_x64(True), listen() as notes:
+        assert jax.jit(autograph(lambda x: max(0, x[0]) + min(x[1], 2.5)))(np.array([1.0, 2])) == 3
+    assert not notes
+
+
 def test_a_number_that_is_one_or_the_other_is_a_number_without_a_note():
     def f(c):
         t = 3 if c > 0 else 2.5

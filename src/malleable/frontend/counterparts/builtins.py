@@ -47,7 +47,7 @@ from malleable.frontend.counterparts.texts import outlined
 from malleable.frontend.values import conditions, unwinding, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import may_be_int, note_class, operands, whole_number
-from malleable.frontend.values.trees import DICTS, Leaf
+from malleable.frontend.values.trees import DICTS, Leaf, note_types
 from malleable.notes import note
 from malleable.python_source.effects import effect_of
 
@@ -512,6 +512,7 @@ def sorted_(iterable, /, *, key=None, reverse=False):
         return [items[i] for i in order]
     if keys is items and all(values.is_number(k) and np.ndim(unbox(k)) == 0 for k in keys):
         column = jnp.stack([jnp.asarray(unbox(k)) for k in keys])
+        note_types(keys, column.dtype)
         return [Box(x, True) for x in sequences.in_order(column, bool(reverse))]
     found = sequences.order(keys, bool(reverse))
     return [pick(items, Box(i, True)) for i in found]

@@ -15,7 +15,7 @@ from malleable.arrays.joined import each_once, linked, reached
 from malleable.arrays.places import cast, to_jax
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.values.trees import is_immutable, number_leaf
+from malleable.frontend.values.trees import is_immutable, note_types, number_leaf
 
 
 class Picked(Box):
@@ -81,6 +81,7 @@ def one_of(content, values: list, test: Callable) -> Box:
     It is linked to each array.
     """
     leaves = [leaf for leaf in map(number_leaf, values) if leaf is not None]
+    note_types(values, content.dtype)
     new = Box(content, all(leaf.scalar for leaf in leaves))
     apart = [k for k, leaf in enumerate(leaves) if is_immutable(leaf)]
     if len(apart) == len(values):

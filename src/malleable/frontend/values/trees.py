@@ -444,9 +444,20 @@ def as_numpys(tree: Tree, leaf: Leaf, other: Leaf) -> Leaf:
     return replace(leaf, dtype=other.dtype) if known else leaf
 
 
-def note_two_types(numpys, joined) -> None:
-    what = f"a number of Python's or one of {numpys} is {joined} from here on"
+def note_two_types(joined, *numpys, pythons=True) -> None:
+    given = " or ".join([*["a number of Python's"] * pythons, *(f"one of {x}" for x in numpys)])
+    what = f"{given} is {joined} from here on"
     note_line(what, compat.where(), "NumPy computes with each in its own type")
+
+
+def note_types(numbers: Iterable, joined) -> None:
+    """A note where it depends on a value whose type NumPy has here; none of its usual floats."""
+    leaves = [x for x in map(number_leaf, numbers) if x is not None and x.dtype != bool]
+    weak, strong = (dict.fromkeys(x.dtype for x in leaves if x.weak is w) for w in (True, False))
+    session().mixed |= len({x.kind for x in weak}) > 1
+    usual = [*strong] == [jnp.result_type(float)]
+    if len(strong) > 1 or (strong and not usual and not {*weak} <= {*strong}):
+        note_two_types(joined, *strong, pythons=bool(weak))
 
 
 def can_hold(dtype, value) -> bool:
@@ -490,7 +501,7 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
         alike = {a.dtype.kind, b.dtype.kind} <= {*"iu"} or a.dtype.kind == b.dtype.kind == "f"
         numpys = b.dtype if a.weak else a.dtype
         if a.weak is not b.weak and alike and kind[0] != numpys:
-            note_two_types(numpys, kind[0])
+            note_two_types(kind[0], numpys)
             for book in journal.all_open():
                 book.met[numpys.kind == "f"] = numpys
     links = (*a.links, *(link for link in b.links if link not in a.links))

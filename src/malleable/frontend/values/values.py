@@ -49,6 +49,7 @@ from malleable.frontend.values.trees import (
     is_number,
     join,
     leaf_of,
+    note_types,
     raw,
     same,
     spell,
@@ -512,7 +513,9 @@ def select(index, values: list, where: str) -> Any:
     if isinstance(target, Either):
         rest = iter(outs[1:])
         return Choice(outs[0], [rebuild(o, rest, where) for o in target.options], where)
-    if isinstance(target, Leaf) and not (target.scalar or target.immutable):
+    if isinstance(target, Leaf) and target.scalar:
+        note_types(values, target.dtype)
+    elif isinstance(target, Leaf) and not target.immutable:
         return one_of(outs[0], values, lambda k: jnp.asarray(index) == k)
     return rebuild(target, iter(outs), where)
 
