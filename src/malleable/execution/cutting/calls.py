@@ -17,7 +17,6 @@ from malleable.execution.purity.facts import Stays
 from malleable.execution.regions.tracing import UNSET
 from malleable.frontend.counterparts import replaced
 from malleable.notes import first_line
-from malleable.python_source import kinds
 
 _KINDS = (
     (jax.errors.TracerBoolConversionError, "bool", "a branch needs this value"),
@@ -168,11 +167,4 @@ def cut(f, residual_of: Callable):
     if isinstance(f, types.MethodType):
         inner = cut(f.__func__, residual_of)
         return f if inner is f.__func__ else functools.partial(inner, f.__self__)
-    if not isinstance(f, types.FunctionType) or not is_of_user(f):
-        return f
-    return residual_of(f) or f
-
-
-def is_of_user(f: types.FunctionType) -> bool:
-    """Whether a Python function is one to cut: not of Python, nor of an installed package."""
-    return replaced.convertible(f) and not kinds.is_installed(f.__code__.co_filename)
+    return residual_of(f) or f if replaced.is_users_own(f) else f

@@ -413,7 +413,7 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
     return best
 
 
-def _first(place: Callable, beyond: float) -> Callable:
+def _first_of(place: Callable, beyond: float) -> Callable:
     """min or max of an array by comparing: the first of equals; nan wins only if it comes first."""
 
     def extreme(x):
@@ -424,8 +424,8 @@ def _first(place: Callable, beyond: float) -> Callable:
     return extreme
 
 
-min_ = _extreme(builtins.min, jnp.less, _first(jnp.argmin, jnp.inf))
-max_ = _extreme(builtins.max, jnp.greater, _first(jnp.argmax, -jnp.inf))
+min_ = _extreme(builtins.min, jnp.less, _first_of(jnp.argmin, jnp.inf))
+max_ = _extreme(builtins.max, jnp.greater, _first_of(jnp.argmax, -jnp.inf))
 
 
 def sum_(iterable, /, start=0):

@@ -18,6 +18,11 @@ def convertible(fun) -> bool:
     return kind_of(fun) == kinds.CONVERT
 
 
+def is_users_own(fun) -> bool:
+    """Whether a function is converted, and of no installed package: theirs work as they are."""
+    return convertible(fun) and not kinds.is_installed(fun.__code__.co_filename)
+
+
 def kind_of(fun) -> str:
     """The kind of a Python function; one that a context manager decorates is as what it wraps."""
     if fun.__code__ in CONVERTED:

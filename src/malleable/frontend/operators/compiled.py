@@ -90,7 +90,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
     carried = start(loop)
     recall(loop, carried)
     absent = {c.place.name: c.tree for c in carried.values() if is_absent(c.tree)}
-    index = counter_type() if steps is not None else None
+    index = jax.typeof(0) if steps is not None else None  # it promotes as Python's do
     runs = steps is not None and type(steps.length) is int and steps.length > 0
     binds = True  # perhaps a step binds what a branch before it has read
     for k in range(ROUNDS):
@@ -134,11 +134,6 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def is_absent(tree) -> bool:
     return isinstance(tree, trees.Static) and (tree.value is ABSENT or tree.value is trees.UNSET)
-
-
-def counter_type():
-    """Of the number of a step: an integer that promotes as Python's do."""
-    return jax.typeof(compat.convert(0, jnp.asarray(0).dtype, True))
 
 
 def writes(item) -> bool:

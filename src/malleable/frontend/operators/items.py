@@ -40,7 +40,7 @@ from malleable.frontend.counterparts.bounded import (
 )
 from malleable.frontend.counterparts.builtins import TracedRange, if_else, pick
 from malleable.frontend.counterparts.functions import VIEWS
-from malleable.frontend.counterparts.replaced import convertible
+from malleable.frontend.counterparts.replaced import is_users_own
 from malleable.frontend.counterparts.scalars import python_scalar, truth
 from malleable.frontend.operators import chosen, hidden, lookups, tables
 from malleable.frontend.operators.chosen import is_place
@@ -52,7 +52,6 @@ from malleable.frontend.values.references import with_one_name
 from malleable.frontend.values.staging import refuse_default
 from malleable.frontend.values.trees import DICTS
 from malleable.frontend.values.values import Choice, View, bounded, is_number, is_thing, table_of
-from malleable.python_source import kinds
 
 _Function = types.FunctionType
 _METHODS = (_Function, staticmethod, types.MethodDescriptorType)
@@ -81,11 +80,6 @@ def touch(x) -> None:
 def _lacks(x, name: str) -> bool:
     """Whether the value that a box stands for has no such attribute, though the box has."""
     return type(x) is Box and not hasattr(x.__class__, name)
-
-
-def _is_method(x, name: str) -> bool:
-    """Whether an attribute is a method: reading it runs nothing."""
-    return type(journal.member(type(x), name)) in _METHODS
 
 
 def _has_all(x, key: Choice) -> bool:
@@ -183,12 +177,7 @@ def _setter(o, name: str, how: str = "set") -> tuple | None:
         put = getattr(member, f"f{how[:3]}")
         return (put,) if type(put) is _Function else None
     put = getattr(type(member), f"__{how}__", None)
-    return (put, member) if _is_users_own(put) else None
-
-
-def _is_users_own(fun) -> bool:
-    """Whether a function is converted, and of no installed package: theirs work as they are."""
-    return convertible(fun) and not kinds.is_installed(fun.__code__.co_filename)
+    return (put, member) if is_users_own(put) else None
 
 
 class Items:
@@ -227,13 +216,13 @@ class Items:
                 return self._present(o, name, there, vars(o)[name])
             fallback = self._method(o, "__getattr__")
             own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
-            if own and name not in fields and _is_users_own(fallback):
+            if own and name not in fields and is_users_own(fallback):
                 return self._boxed(o, name, self.call(fallback, o, name))
             return self._boxed(o, name, getattr(o, name))
         if isinstance(member, property) and type(member.fget) is _Function:
             return self._computed(o, name, member.fget, o)
         get = getattr(type(member), "__get__", None)
-        if _is_users_own(get) and (hasattr(type(member), "__set__") or name not in fields):
+        if is_users_own(get) and (hasattr(type(member), "__set__") or name not in fields):
             return self._computed(o, name, get, member, o, kind)
         if isinstance(member, functools.cached_property) and name not in vars(o):
             value = self.call(member.func, o)
@@ -247,7 +236,8 @@ class Items:
             return functools.partial(values.walked, o, name)
 
         def is_there(x) -> bool:
-            return x is None or name in journal.fields(x) or _is_method(x, name)
+            known = x is None or name in journal.fields(x)
+            return known or type(journal.member(type(x), name)) in _METHODS  # nothing runs
 
         if all(map(is_there, o.options)):
             return self._of_each(o, name)
