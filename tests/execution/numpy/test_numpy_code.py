@@ -1,5 +1,7 @@
 """One function for every size, readable, or a reason why not."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax import export, lax, nn
 
 from malleable.execution.common.breaks import Unsupported
 from malleable.execution.numpy.code import numpy_function
+from malleable.execution.numpy.writer import number_text
 from tests.execution.numpy.numpy_against_xla import X, assert_same
 
 SYMBOLIC = {
@@ -74,3 +77,10 @@ def test_what_runs_elsewhere_is_refused():
         numpy_function(jax.make_jaxpr(called_back)(X))
     with pytest.raises(Unsupported, match="side effect"):
         numpy_function(jax.make_jaxpr(lambda x: jax.debug.print("{}", x))(X))
+
+
+@pytest.mark.parametrize("value", [2.5, 0.0, 1e-4, -6e-8, 65504.0])
+def test_a_number_of_a_small_type_is_written_without_a_warning(value):
+    x = np.float16(value)
+    with warnings.catch_warnings(action="error"):
+        assert np.float16(eval(number_text(x))) == x

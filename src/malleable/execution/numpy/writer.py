@@ -370,7 +370,8 @@ def number_text(x) -> str:
         return str(x.item())
     if not math.isfinite(x):
         return "np.nan" if np.isnan(x) else "np.inf" if x > 0 else "(-np.inf)"
-    text = np.format_float_scientific(x) if 0 < abs(x) < 1e-4 or abs(x) > 1e16 else str(x)
+    usual = not x or 1e-4 <= abs(float(x)) <= 1e16
+    text = str(x) if usual else np.format_float_scientific(x)
     text = text.replace("e+", "e")
     return f"({text})" if text.startswith("-") else text
 
