@@ -617,3 +617,57 @@ def test_a_raise_that_a_traced_value_decides_is_refused_for_groups():
     ):
         jax.jit(autograph(f))(1.0)
     assert jax.jit(autograph(known))(1.0) == 3
+
+
+def always(n, v):
+    for _ in range(n):
+        v[0] += 1
+        raise SecondError
+
+
+def always_while(n, v):
+    k = n
+    while k > 0:
+        k -= 1
+        v[1] = k
+        raise SecondError
+    else:
+        v[2] = 7.0
+
+
+def always_passed_on(n, v):
+    try:
+        for x in v[:2]:
+            for _ in range(n):
+                v[1] += x
+                raise SecondError
+    except FirstError:
+        v[0] = 9.0
+    finally:
+        v[2] = 5.0
+
+
+def always_caught(n, v):
+    try:
+        for _ in range(n):
+            v[1] += 1
+            raise SecondError
+    except SecondError:
+        v[0] = 9.0
+
+
+@pytest.mark.parametrize("fun", [always, always_while, always_passed_on, always_caught])
+def test_a_step_that_always_raises_does_so_where_there_is_a_step(fun):
+    def run(n, v):
+        fun(n, v)
+        return v
+
+    for n in (0, 2):
+        with listen() as notes:
+            got = jax.jit(autograph(run))(n, np.arange(3.0))
+        try:
+            assert np.array_equal(got, run(n, np.arange(3.0)))
+        except SecondError:
+            assert np.isnan(got).all()
+        noted = any("`raise SecondError` does not happen" in note.what for note in notes)
+        assert noted is (fun is not always_caught)

@@ -384,8 +384,12 @@ def test_a_loop_of_which_every_step_raises_does_so():
             raise ValueError
         return x
 
+    run = jax.jit(autograph(f))
+    with listen() as notes:
+        assert np.isnan(run(2, 1.0)) and run(0, 1.0) == 1
+    assert any("`raise ValueError` does not happen" in note.what for note in notes)
     with pytest.raises(ValueError):
-        jax.jit(autograph(f))(2, 1.0)
+        jax.jit(autograph(lambda x: f(2, x)))(1.0)
 
 
 def nothing_or(value):

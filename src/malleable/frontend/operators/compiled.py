@@ -39,7 +39,14 @@ from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import silenced, varied, while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
-from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
+from malleable.frontend.values.unwinding import (
+    any_of,
+    freeze_if,
+    is_raised,
+    open_here,
+    rewind,
+    undo_to,
+)
 from malleable.frontend.values.values import CannotStage, rebuild
 from malleable.notes import note
 
@@ -113,7 +120,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
         )
     leave()
     if block.error is not None:
-        raise block.error
+        return raise_at_first(loop, steps, block.error)
     remember(loop, carried)
     for c in carried.values():  # written to, and copied, in every step
         for copied in block.copies:
@@ -130,6 +137,16 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
                     "it is set in a loop that may not run, and is zero then",
                 )
     run_loop(loop, steps, bound, carried, block, index)
+
+
+def raise_at_first(loop: Loop, steps: Steps | None, error: BaseException) -> None:
+    """Leave behind what a loop does that raises in its first step, if there is one."""
+    if not is_raised(error):
+        raise error
+    if steps is None:
+        if_(answer(loop), loop.body, None, loop.state, None)
+    else:
+        if_(steps.length > 0, lambda: loop.body(steps.get(0)), None, loop.state, None)
 
 
 def is_absent(tree) -> bool:
