@@ -42,7 +42,8 @@ ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the typ
 DOUBLES = frozenset(("histogram2d", "histogramdd"))  # the first result is, whatever the weights
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
 NUMBERS = frozenset(("weights", "fweights", "aweights", "bins", "x", "q"))  # options: arrays
-SPACES: dict[str, Any] = {"numpy": jnp, "numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
+SPACES: dict[str, Any] = dict.fromkeys(("numpy", "numpy.core", "numpy._core", "numpy.lib"), jnp)
+SPACES |= {"numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
 OTHER_NAMES = {
     "asanyarray": "asarray",
     "ascontiguousarray": "asarray",
@@ -253,13 +254,8 @@ def _collect(xs, leaves):
 def jax_function(func):
     """The jax.numpy function of the same name, taking NumPy's arguments, or None."""
     module = getattr(func, "__module__", None) or ""
-    space = SPACES.get(module)
-    if space is None and module.startswith("numpy.linalg"):
-        space = jnp.linalg
-    if space is None and module.startswith("numpy.fft"):
-        space = jnp.fft
-    if space is None and module.startswith(("numpy.core", "numpy._core", "numpy.lib")):
-        space = None if "scimath" in module else jnp  # np.emath gives other results
+    space = SPACES.get(".".join(module.split(".")[:2]))
+    space = None if "scimath" in module else space  # np.emath gives other results
     name = getattr(func, "__name__", "")
     if name.startswith("_") or "." in getattr(func, "__qualname__", ""):  # a method
         return None

@@ -407,7 +407,7 @@ class Masked:
         return self._like(self.whole)
 
     def astype(self, dtype, **kwargs):
-        return self._like(self.whole.astype(dtype))
+        return self._like(places.retyped(self.whole, canonical(dtype)))
 
     def ravel(self, order="C"):
         if self.ndim == 1:

@@ -133,7 +133,7 @@ class Methods:
         if places.is_jax(value):
             if self.dtype.kind == "c" and np.dtype(dtype).kind not in "cb":
                 value = value.real
-            out = self._new(lax.convert_element_type(value, canonical(dtype)), self.scalar)
+            out = self._new(places.retyped(value, canonical(dtype)), self.scalar)
             return out.laid(self) if order == "K" else out
         return self._done(np.asarray(value).astype(dtype))
 

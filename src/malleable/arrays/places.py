@@ -230,7 +230,16 @@ def cast(new, dtype):
         raise TypeError(
             f"cannot write {new.dtype} into an array of {np.dtype(dtype)}: take its real part"
         )
-    return new.astype(dtype)
+    return retyped(new, dtype)
+
+
+def retyped(x, dtype):
+    """`x` in another type. Floats wrap around where NumPy's do on x86-64: as signed words, cut."""
+    kind = np.dtype(dtype)
+    if not is_jax(x) or x.dtype.kind != "f" or kind.kind not in "iu":
+        return x.astype(kind)
+    cut = x.astype(f"i{max(kind.itemsize, 4)}").astype(kind)
+    return jnp.where(x < 0, cut, x.astype(kind)) if kind in (np.uint32, np.uint64) else cut
 
 
 def as_arrays(index):

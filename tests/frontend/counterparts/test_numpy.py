@@ -644,6 +644,7 @@ SMALL = np.array([200, 100, 3, 7], np.uint8)
 MATRIX = np.arange(6.0).reshape(2, 3)
 HALVES = np.array([0.5, 1.5, 2.5])
 TRUTHS = np.array([True, True, False])
+WRAPPED = np.array([-1.5, -300.0, 255.9, 256.0, 70000.0, -70001.0])
 THROUGHOUT = [
     (lambda m: np.maximum.reduce(m, axis=None), MATRIX),
     (lambda m: np.add.reduce(m, axis=None, keepdims=True), MATRIX),
@@ -672,6 +673,13 @@ THROUGHOUT = [
     (lambda v: np.histogram(v, bins=2, weights=v > 1), HALVES.astype(np.float32)),
     (lambda v: np.histogram(v, bins=2, weights=v + 1j), HALVES),
     (lambda v: np.histogram2d(v, v, 2, weights=[1, 2, 4])[0], HALVES),
+    (lambda v: v.astype(np.uint8), WRAPPED),
+    (lambda v: np.array(v, np.uint16), WRAPPED),
+    (lambda v: v.astype(np.uint32), WRAPPED),
+    (lambda v: v.astype(np.uint64), WRAPPED),
+    (lambda v: v[v < 0].astype(np.int8)[0], WRAPPED),
+    (lambda v: np.uint8(v[0]) + np.uint8(1), WRAPPED[1:]),
+    (lambda u: u[[0, 1]].astype(float).astype(np.int8), SMALL),
     (lambda u: np.bincount(u, weights=[1, 2, 4, 9], minlength=202), SMALL),
 ]
 

@@ -20,7 +20,7 @@ from malleable.arrays import functions
 from malleable.arrays.box import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
 from malleable.arrays.content import PYTHON_TYPES
 from malleable.arrays.masked import UNSIZED, Masked, put_together, unknown_size
-from malleable.arrays.places import has_tracer
+from malleable.arrays.places import has_tracer, retyped
 from malleable.arrays.protocols import rebox_numpy, run_function, run_ufunc
 from malleable.arrays.rows import gathered
 from malleable.arrays.specials import SPECIAL, as_strided
@@ -289,7 +289,7 @@ def _constructor(kind):
         value = jnp.asarray(functions.nested_array(unbox(args[0])))
         if value.dtype.kind == "c" and dtype.kind not in "cb":
             value = value.real
-        return wrap(jnp.array(value, functions.canonical(dtype)))
+        return wrap(_typed(value, dtype))
 
     return call
 
@@ -338,7 +338,7 @@ def _typed(value, dtype):
     kind = functions.canonical(dtype) or value.dtype
     if value.dtype.kind == "c" and np.dtype(kind).kind not in "cb":
         raise TypeError("float() argument must be a string or a real number, not 'complex'")
-    return jnp.array(value, kind, copy=False) if value.dtype != kind or value.weak_type else value
+    return jnp.array(retyped(value, kind), kind, copy=False)
 
 
 def asarray(a, dtype=None, order=None, *, copy=None, **kwargs):
