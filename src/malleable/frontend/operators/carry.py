@@ -130,9 +130,8 @@ def start(loop: Loop) -> dict:
     for place in places_of(loop.state):
         if place.name not in loop.live:
             continue
-        leaves: list = []
         value = place.read()
-        whole = flatten(value, leaves), leaves
+        whole = flatten(value, leaves := []), leaves
         tree, leaves = named_before(place, whole)
         goal = carried_tree(tree, place.name in loop.rebound)
         pinned = place.name in exits
@@ -158,8 +157,7 @@ def recall(loop: Loop, carried: dict) -> None:
     found = here.written.get(loop.body.__code__, {})
     for key, c in here.around.items():
         if key in found and key not in local and key not in carried:
-            leaves: list = []
-            whole = flatten(default(c.place, c.place.read()), leaves), leaves
+            whole = flatten(default(c.place, c.place.read()), leaves := []), leaves
             first = named_before(c.place, whole)
             goal = carried_tree(first[0], found[key])
             carried[key] = Carried(c.place, goal, first, whole=whole)
@@ -470,8 +468,7 @@ def find_places(
             collected = gc.collect() >= 0
         if late and is_dead(place, [block], held):
             continue  # it was kept alive by a circle of references
-        leaves: list = []
-        whole = flatten(default(place, block.before[key]), leaves), leaves
+        whole = flatten(default(place, block.before[key]), leaves := []), leaves
         first, leaves = named_before(place, whole)
         after = block.after[key][0]
         if isinstance(first, Static) and first == after:
