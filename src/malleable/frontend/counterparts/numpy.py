@@ -74,16 +74,12 @@ def grid_item(grid, index):
         return rebox_numpy(grid[raw])
     new = {id(np.r_): jnp.r_, id(np.c_): jnp.c_, id(np.s_): np.s_}.get(id(grid), grid)
     if grid is np.r_ and isinstance(raw, tuple) and any(type(x) is Masked for x in raw):
-        return put_together([[x] if np.ndim(x) == 0 else x for x in map(slice_or_row, raw)])
+        rows = (np.r_[x] if isinstance(x, slice) else x for x in raw)
+        return put_together([[x] if np.ndim(x) == 0 else x for x in rows])
     raw = tuple(map(functions.as_operand, raw)) if isinstance(raw, tuple) else raw
     out = rebox(new[raw])
     raises.note_type("np.r_", grid.__getitem__, (index,), out)
     return out
-
-
-def slice_or_row(part):
-    """The numbers of a slice in np.r_[...]."""
-    return np.r_[part] if isinstance(part, slice) else part
 
 
 def vectorized(vec: np.vectorize, fun: Callable | None = None) -> Callable:

@@ -203,8 +203,8 @@ def relate(carried: dict, after: dict) -> bool:
             copies[key].setdefault(path, why)
     news = False
     for key, c in carried.items():
-        why = copied_before(c)
-        if why:
+        held = None if isinstance(c.tree, Static) else getattr(c.first[0], "origin", None)
+        if why := why_refused(held):
             copies[key].setdefault((), why)
         leader, alike = leaders.get(key, (None, False))
         twin = leader if alike and leader is not c else None
@@ -295,9 +295,3 @@ def why_copied(use: Use, views: dict) -> str:
             keep([Copied(view.root, OF_AN_ARRAY, True)])
             return OF_AN_ARRAY
     return ""
-
-
-def copied_before(c) -> str:
-    """Why what a place held before the loop is a copy of another thing; "" if it is none."""
-    origin = getattr(c.first[0], "origin", None)
-    return "" if isinstance(c.tree, Static) else why_refused(origin)

@@ -25,17 +25,12 @@ def as_called_directly(error: Exception, program: Jaxpr, leaves: tuple) -> Excep
     met = type(error) is RuntimeError and "has been deleted" in str(error)
     if program not in _called or not met:
         return error
-    gone = [i for i, x in enumerate(leaves) if isinstance(x, HostArray) and is_donated(x)]
+    gone = [i for i, x in enumerate(leaves) if isinstance(x, HostArray) and was_donated(x)]
     if not gone or issubclass(RuntimeError, of_donated()[0]):
         return error
     kind, text = of_donated()
     said = text.replace("argument 0", f"argument {gone[0]}")
     return kind(said).with_traceback(error.__traceback__)
-
-
-def is_donated(x: HostArray) -> bool:
-    """Whether an array was deleted because it was donated, and certainly not by .delete()."""
-    return was_donated(x) is True
 
 
 def was_donated(x: HostArray) -> bool | None:
