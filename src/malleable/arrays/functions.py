@@ -20,7 +20,6 @@ from malleable.arrays.places import own
 from malleable.errors import TransformError
 
 NO_VALUE = np._NoValue
-_MEMORY = "order subok like casting overwrite_input kind device copy out sorted"
 _SHAPED = """
     reshape transpose broadcast_to tile full zeros ones empty moveaxis expand_dims squeeze split
     array_split rot90 roll flip permute_dims pad unravel_index ravel_multi_index indices full_like
@@ -35,13 +34,13 @@ _COUNTS = """
     lexsort
 """
 _ELEMENTS = "append outer kron dot inner vdot polyval polymul polyadd polysub diff"
-MEMORY = frozenset(_MEMORY.split())
+MEMORY = {"order", "overwrite_input", "sorted"}
 SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes here, no data
 SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
 ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the type of an array of it
 DOUBLES = frozenset(("histogram2d", "histogramdd"))  # the first result is, whatever the weights
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
-NUMBERS = frozenset(("weights", "fweights", "aweights", "bins", "x", "q"))  # options: arrays
+NUMBERS = {"weights", "fweights", "aweights", "bins", "x", "q", "w", "to_begin", "to_end"}
 SPACES: dict[str, Any] = dict.fromkeys(("numpy", "numpy.core", "numpy._core", "numpy.lib"), jnp)
 SPACES |= {"numpy.linalg": jnp.linalg, "numpy.fft": jnp.fft}
 OTHER_NAMES = {
@@ -287,7 +286,11 @@ def _adapted(fun, name):
             args = [_argument(a, i, sequence, shaped) for i, a in enumerate(args)]
         if kwargs:
             kwargs = {k: _option(k, v) for k, v in kwargs.items() if _kept(k, v, known, name)}
-        out = fun(*args, **kwargs)
+        try:
+            out = fun(*args, **kwargs)
+        except NotImplementedError as e:
+            hint = "call it on known values, or write it with other functions"
+            raise TransformError(f"np.{name}: {e}", where=compat.where(), hint=hint) from e
         if name in DOUBLES:
             return out[0].astype(canonical(float)), *out[1:]
         return out.astype(canonical(int)) if counts else out
@@ -317,9 +320,8 @@ _WEIGHED = {np.average: _average, np.histogram: _histogram}  # which NumPy compu
 
 
 def _kept(key, value, known, name) -> bool:
-    if value is NO_VALUE or (key in ("order", "kind") and value in ("K", "A", None)):
-        return False
-    if key in ("out", "device", "kind", "copy", "casting", "like", "subok"):
+    unsaid = value is NO_VALUE or (key in ("order", "kind") and value in ("K", "A", None))
+    if unsaid or key in ("out", "device", "kind", "copy", "casting", "like", "subok"):
         return False
     if known is None or key in known:
         return not (key == "mode" and value == "raise")

@@ -633,9 +633,22 @@ def test_lists_of_numbers_are_options_of_functions():
     def f(v):
         bins = np.histogram(v, bins=[0, 2, 5, 10], weights=[0.5] * 4)[0]
         area = np.trapezoid(v, x=[0, 1, 3, 4])
-        return np.average(v, weights=[1, 2, 3, 4]), bins, area, np.quantile(v, q=[0.2, 0.5])
+        line = np.polyfit(v, v * v, 1, w=[1.0, 2.0, 3.0, 4.0])
+        steps = np.ediff1d(v, to_begin=[1, 2], to_end=[3.0])
+        mean = np.average(v, weights=[1, 2, 3, 4])
+        return mean, bins, area, np.quantile(v, q=[0.2, 0.5]), line, steps
 
     assert_same(f, np.array([3.0, 1.0, 4.0, 7.0]))
+
+
+def test_what_jax_does_not_implement_is_an_error_at_the_line_of_the_user():
+    def f(v):
+        return np.gradient(v, edge_order=2)
+
+    with pytest.raises(TransformError, match=r"np\.gradient: .*edge_order") as caught:
+        jax.jit(autograph(f))(np.array([1.0, 4.0, 9.0]))
+    assert f"test_numpy.py:{f.__code__.co_firstlineno + 1} in " in str(caught.value)
+    assert "hint: " in str(caught.value)
 
 
 # ---------------------------------------------------------------- types, axes and memory as NumPy's

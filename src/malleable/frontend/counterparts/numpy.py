@@ -277,7 +277,7 @@ def bincount(x, /, weights=None, minlength=0):
 
 def _constructor(kind):
     """np.float64(x) and its like."""
-    dtype = np.dtype(kind) if kind not in _ABSTRACT else None
+    dtype = np.dtype(kind) if kind in _NUMBERS else None
 
     def call(*args, **kwargs):
         if not args or dtype is None or not any_jax(unbox(args)):
@@ -290,9 +290,7 @@ def _constructor(kind):
     return call
 
 
-_ABSTRACT = {np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger}
-_ABSTRACT |= {np.inexact, np.floating, np.complexfloating, np.flexible, np.character}
-_ABSTRACT |= {np.void, np.str_, np.bytes_, np.object_, np.datetime64, np.timedelta64}
+_NUMBERS = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"}
 
 
 # ---------------------------------------------------------------- arrays made
