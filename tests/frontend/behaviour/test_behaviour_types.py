@@ -345,3 +345,17 @@ def test_a_number_that_is_one_or_the_other_is_a_number_without_a_note():
     with listen() as notes:
         assert jax.jit(autograph(f))(1.0) is not False
     assert not notes
+
+
+@pytest.mark.parametrize("x64", [True, False])
+def test_the_identity_of_a_bool_that_is_an_int_on_another_path_leaves_a_note(x64):
+    def f(c):
+        x = True if c > 0 else 1
+        return x is True
+
+    with jax.enable_x64(x64), listen() as notes:
+        jax.jit(autograph(f))(1.0)
+    assert any("may be a bool" in n.what and "test_behaviour_types.py" in n.where for n in notes)
+    with listen() as notes:
+        assert jax.jit(autograph(lambda c: (c > 0) is True))(1.0)
+    assert not notes

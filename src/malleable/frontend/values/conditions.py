@@ -413,6 +413,8 @@ def is_(a, b) -> Any:
             if is_of_batch(one):
                 note("`is` takes a bool of a batch for one of Python's", compat.where())
             elif not isinstance(content, compat.Tracer) or not is_python_bool(content):
+                if isinstance(content, compat.Tracer) and content.dtype.kind == "i":
+                    note("`is` takes what may be a bool on another path for an int", compat.where())
                 continue
             return one if other else not_(one)
     return is_one_thing(a, b)

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, unbox
 from malleable.arrays.content import PYTHON_TYPES
-from malleable.arrays.functions import as_operand
+from malleable.arrays.functions import as_operand, canonical
 from malleable.arrays.journal import ABSENT
 from malleable.arrays.masked import Masked, must_hold
 from malleable.arrays.numbers import is_python_int
@@ -333,7 +333,7 @@ SIGNS = {
     **{"/": "divide", "//": "floor_divide", "%": "remainder"},
 }
 DIVISIONS = frozenset(("divide", "floor_divide", "remainder"))
-MIXED = "a float of Python's, or an int on another path, {} as a float"
+MIXED, FLOAT = "a float of Python's, or an int on another path, {} as a float", "write float(x)"
 REDUCTIONS = frozenset(("sum", "prod", "mean", "var", "std", "dot", "cumsum", "cumprod", "trace"))
 
 
@@ -374,15 +374,15 @@ def at_floats(fun: Callable, name: str, *operands, trial: Callable | None = None
 def note_class(ask: Callable):
     """ask(float) of what may_be_int, with a note where ask(int) is another."""
     if ask(int) is not ask(float):
-        note_line(MIXED.format("is asked for its class"), compat.where(), "perhaps: write float(x)")
+        note_line(MIXED.format("is asked for its class"), compat.where(), FLOAT)
     return ask(float)
 
 
 def note_vectorized(out) -> None:
     """A note where np.vectorize takes the type of what it makes from what the first one gives."""
     if may_be_int(out):
-        what = MIXED.format("is a result of np.vectorize")
-        note_line(what, compat.where(), "NumPy takes the type of the first: say otypes=")
+        why = "NumPy takes the type of the first: say otypes="
+        note_line(MIXED.format("is a result of np.vectorize"), compat.where(), why)
 
 
 def may_be_int(x) -> bool:
@@ -409,10 +409,8 @@ def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = 
     except TypeError:  # an argument that is no key
         return
     if mixed:
-        what = MIXED.format(f"gives `{name}` its type")
-        note_line(what, compat.where(), "perhaps: write float(x)")
-    numpys = map(jax.dtypes.canonicalize_dtype, () if loose else numpys)
-    for x, kind in zip(outs, numpys, strict=False):
+        note_line(MIXED.format(f"gives `{name}` its type"), compat.where(), FLOAT)
+    for x, kind in zip(outs, map(canonical, () if loose else numpys), strict=False):
         if kind != x.dtype:
             kinds = " and ".join(dict.fromkeys(str(one.dtype) for one in given))
             what = f"`{name}` of {kinds} is {x.dtype}, and {kind} in NumPy"
