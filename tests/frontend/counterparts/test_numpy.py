@@ -789,4 +789,4 @@ def test_a_view_is_one_where_it_is_one_of_numpys(f):
 def test_the_type_of_the_first_result_of_vectorize_leaves_a_note():
     with listen() as notes:
         jax.jit(autograph(lambda v: np.vectorize(lambda x: 1 if x > 1 else 0.5)(v)))(HALVES)
-    assert any("is a result of np.vectorize" in n.what for n in notes)
+    assert any("results from np.vectorize" in n.what for n in notes)

@@ -333,7 +333,8 @@ SIGNS = {
     **{"/": "divide", "//": "floor_divide", "%": "remainder"},
 }
 DIVISIONS = frozenset(("divide", "floor_divide", "remainder"))
-MIXED, FLOAT = "a float of Python's, or an int on another path, {} as a float", "write float(x)"
+MIXED = "a float of Python's, or an int on another path, {} as a float"
+FLOAT = "perhaps: write float(x)"
 REDUCTIONS = frozenset(("sum", "prod", "mean", "var", "std", "dot", "cumsum", "cumprod", "trace"))
 
 
@@ -381,8 +382,7 @@ def note_class(ask: Callable):
 def note_vectorized(out) -> None:
     """A note where np.vectorize takes the type of what it makes from what the first one gives."""
     if may_be_int(out):
-        why = "NumPy takes the type of the first: say otypes="
-        note_line(MIXED.format("is a result of np.vectorize"), compat.where(), why)
+        note_line(MIXED.format("results from np.vectorize"), compat.where(), "perhaps: say otypes=")
 
 
 def may_be_int(x) -> bool:
