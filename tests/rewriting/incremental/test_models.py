@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from jax import lax
 
-from malleable import as_scan
+from malleable import as_scan, listen
 
 T, D, HEADS, VOCABULARY = 8, 8, 2, 11
 
@@ -449,6 +449,13 @@ def selective(x):
 
 def test_a_state_space_model_by_an_associative_scan():
     assert_row_by_row(selective, draw(T, D))
+
+
+def test_an_associative_scan_notes_what_its_function_must_be():
+    with listen() as notes:
+        as_scan(lambda x: lax.associative_scan(jnp.add, x), draw(T, D))
+    (note,) = (n for n in notes if "associative_scan" in n.what)
+    assert "must be associative" in note.why and "test_models.py:" in note.where
 
 
 def test_an_associative_scan_of_an_odd_number_of_rows():

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.compat.hooks import Hook, cell_of
+from malleable.notes import note
 
 _length = compat.user_context(None)  # of the axes that are run through row by row
 
@@ -39,8 +40,8 @@ def _as_loop(own, fn, elems, reverse=False, axis=0):
         return (jnp.asarray(False), made), made
 
     rows = [jnp.expand_dims(jnp.moveaxis(jnp.asarray(x), axis, 0), axis + 1) for x in leaves]
-    begin = [jnp.zeros(x.shape[1:], x.dtype) for x in rows]
-    _, made = lax.scan(body, (jnp.asarray(True), begin), rows)
+    note("an associative_scan goes row by row", compat.where(), "its function must be associative")
+    _, made = lax.scan(body, (jnp.asarray(True), [jnp.zeros_like(x[0]) for x in rows]), rows)
     return tree.unflatten([jnp.moveaxis(jnp.squeeze(y, axis + 1), 0, axis) for y in made])
 
 
