@@ -274,10 +274,11 @@ def _adapted(fun, name):
     except (TypeError, ValueError):
         known = None
     sequence, shaped, counts = name in SEQUENCES, name in SHAPED, name in COUNTS
+    count = 1 if name == "diff" else 2  # of the arguments that are arrays
 
     def call(*args, **kwargs):
         if name in ELEMENTS:
-            args = [_as_element(x) if k < 2 else x for k, x in enumerate(args)]
+            args = [_as_element(x) if k < count else x for k, x in enumerate(args)]
             named = {k: _as_element(x) for k, x in kwargs.items() if k in ("prepend", "append")}
             kwargs = {**kwargs, **named}
         if name in ("eigh", "eigvalsh", "cholesky"):

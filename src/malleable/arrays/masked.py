@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.arrays import places
 from malleable.arrays.functions import OPERATORS, as_operand, canonical, jax_ufunc
+from malleable.arrays.numbers import strong
 from malleable.errors import TransformError
 
 compacted: contextvars.ContextVar = contextvars.ContextVar("compacted", default=False)
@@ -197,7 +198,7 @@ class Masked:
         return self._box(jnp.sum(self.mask) * int(np.prod(self._rest)))
 
     def _like(self, whole):
-        new = Masked(whole, self.mask, self._box, self.key)
+        new = Masked(strong(whole), self.mask, self._box, self.key)
         new.held.immutable = self.immutable is True
         return new
 

@@ -122,20 +122,21 @@ class Methods:
         return self.copy()
 
     def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
-        value = self.value
+        value, traced = self.value, places.is_jax(self.value)
         if not np.can_cast(self.dtype, dtype, casting):
             raise TypeError(
                 f"Cannot cast array data from {self.dtype!r} to {np.dtype(dtype)!r} "
                 f"according to the rule {casting!r}"
             )
-        if not copy and np.dtype(dtype) == self.dtype:
+        if not copy and self.dtype == (canonical(dtype) if traced else np.dtype(dtype)):
             return self
-        if places.is_jax(value):
+        if traced:
             if self.dtype.kind == "c" and np.dtype(dtype).kind not in "cb":
                 value = value.real
             out = self._new(places.retyped(value, canonical(dtype)), self.scalar)
-            return out.laid(self) if order == "K" else out
-        return self._done(np.asarray(value).astype(dtype))
+            model = self._model().astype(bool, order)
+            return out.laid(self) if order == "K" else out.lying_as(model)
+        return self._done(np.asarray(value).astype(dtype, order))
 
     def flatten(self, order="C"):
         return self.ravel(order).copy()

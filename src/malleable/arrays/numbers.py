@@ -48,7 +48,7 @@ def is_python_int(x) -> bool:
 
 
 def strong(x):
-    """A result as one of NumPy's, which takes no other's type: a float and an integer are wide."""
+    """What a function of NumPy's gives, which takes no other's type as numbers of Python's do."""
     return compat.convert(x, x.dtype, False) if getattr(x, "weak_type", False) else x
 
 
@@ -74,9 +74,7 @@ def arithmetic(fun: Callable) -> Callable:
         bools = [x for x in (a, b) if x is True or x is False or getattr(x, "dtype", 0) is _BOOL]
         if bools and all(map(is_python_bool, bools)):
             a, b = as_integer(a), as_integer(b)
-        out = fun(a, b)
-        weak = getattr(out, "weak_type", False) and not (compat.is_weak(a) and compat.is_weak(b))
-        return strong(out) if weak else out
+        return fun(a, b)
 
     return run
 

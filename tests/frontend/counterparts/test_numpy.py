@@ -790,3 +790,28 @@ def test_the_type_of_the_first_result_of_vectorize_leaves_a_note():
     with listen() as notes:
         jax.jit(autograph(lambda v: np.vectorize(lambda x: 1 if x > 1 else 0.5)(v)))(HALVES)
     assert any("results from np.vectorize" in n.what for n in notes)
+
+
+def laid_by_astype(m):
+    a = m.astype(float, order="F")
+    a.ravel("K")[1] = 99.0
+    return a, m.astype(int, order="F").flatten("A"), m.T.astype(int, order="A").ravel("K")
+
+
+def kept_by_astype(m):
+    m = m.copy()
+    m.astype(float, copy=False)[0, 0] = 77.0
+    return m
+
+
+def differences(m):
+    return np.diff(m[0], 2), np.diff(m, 2, -1), np.diff(m, 1, 0), np.diff(m, prepend=2.0)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("fun", [laid_by_astype, kept_by_astype, differences])
+def test_types_and_differences_are_made_as_in_numpy(fun, x64):
+    m = np.arange(6.0).reshape(2, 3) ** 2
+    with jax.enable_x64(x64):
+        got = jax.jit(autograph(fun))(m)
+    assert all(map(np.array_equal, jax.tree.leaves(got), jax.tree.leaves(fun(m))))

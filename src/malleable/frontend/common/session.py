@@ -67,6 +67,8 @@ class Session:
     stdout: Any = field(default_factory=lambda: sys.stdout)
     defaults: set = field(default_factory=set)  # (class, attribute) that some instance may lack
     lines: dict = field(default_factory=dict)  # by (what, why) of a note: the lines that it is on
+    wide: dict = field(default_factory=dict)  # notes for where there is a `narrow` float, too
+    narrow: bool = False  # whether a float is of less precision than Python's
     looked: set = field(default_factory=set)  # ids of dicts, and of keys that they have
     keyed: list = field(default_factory=list)  # (what has traced keys, as it was, where)
     # see decisions: by id of a bool, of what it was chosen, and what it is together with others
@@ -91,15 +93,16 @@ def session() -> Session:
 LINES = 12  # of one kind that a note names
 
 
-def note_line(what: str, where: str, why: str = "") -> None:
+def note_line(what: str, where: str, why: str = "", wide: bool = False) -> None:
     """Leave a note when the function has been traced: one for all lines that it is on."""
-    lines = session().lines.setdefault((what, why), [])
+    lines = (session().wide if wide else session().lines).setdefault((what, why), [])
     if where not in lines:
         lines.append(where)
 
 
 def leave_notes() -> None:
-    for (what, why), lines in session().lines.items():
+    here = session()
+    for (what, why), lines in {**here.lines, **(here.wide if here.narrow else {})}.items():
         note(what, folded(lines), why)
 
 

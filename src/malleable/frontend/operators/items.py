@@ -548,7 +548,11 @@ class Items:
             if out is not NotImplemented:
                 return out
         refuse_none(f"unsupported operand type(s) for {op}:", x, value)
-        return raises.at_floats(_IN_PLACE[op], op[:-1], x, value, trial=BINARY[op[:-1]][1])
+        plain = BINARY[op[:-1]][1]
+        out = raises.at_floats(_IN_PLACE[op], op[:-1], x, value, trial=plain)
+        if out is not x:
+            raises.note_type(op[:-1], plain, (x, value), out)
+        return out
 
     def _aug_place(self, op, x, value):
         """The place itself, where all that it may be changes in place."""
