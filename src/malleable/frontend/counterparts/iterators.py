@@ -95,10 +95,6 @@ def next_(items, *default):
     return builtins.next(items, *default)
 
 
-def numbers_from(start=0, step=1):
-    return Walker(None, start, step)
-
-
 def cycle(items):
     items = items if type(items) is Box else [*items]
     return Walker(items, again=True) if len(items) else itertools.cycle(items)
@@ -107,6 +103,6 @@ def cycle(items):
 TABLE = {
     builtins.iter: iter_,
     builtins.next: next_,
-    itertools.count: numbers_from,
+    itertools.count: lambda start=0, step=1: Walker(None, start, step),
     itertools.cycle: cycle,
 }

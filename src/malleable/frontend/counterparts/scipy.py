@@ -236,11 +236,12 @@ def matched(original, substitute):
                 positional += map(as_data, value)
                 continue
             value = as_data(value)
+            simple = isinstance(value, str | int | float | None)
             if parameter.default is parameter.empty:
                 positional.append(value)
             elif name in ours or anything:
                 named[name] = value
-            elif name not in IGNORED and not is_default(value, parameter):
+            elif not (name in IGNORED or (simple and value == parameter.default)):
                 raise TransformError(
                     f"{original.__name__}({name}={value!r}) has no counterpart in JAX",
                     where=compat.where(),
@@ -249,11 +250,6 @@ def matched(original, substitute):
         return substitute(*positional, **named)
 
     return run
-
-
-def is_default(value, parameter):
-    simple = value is None or isinstance(value, (str, int, float))
-    return simple and value == parameter.default
 
 
 def refused(fun):

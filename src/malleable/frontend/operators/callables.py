@@ -115,7 +115,7 @@ class Caller(Classes):
             | iterators.TABLE
             | {
                 getattr: own.getattr,
-                setattr: own.setattr,
+                setattr: lambda o, name, value: own.setattr_(value, o, name),
                 delattr: own.delattr_,
                 hasattr: own.hasattr,
                 object.__setattr__: lambda o, name, value: own.set_plainly(value, o, name),
@@ -511,7 +511,7 @@ class Caller(Classes):
             return getattr(Box(owner), name)(*args, **kwargs)
         if name == "__setattr__" and args:
             journal.touch_attr(owner, args[0])
-        if type(owner) in DICTS and name == "get" and not lookups.has_traced(args[0]):
+        if isinstance(owner, dict) and name == "get" and not lookups.has_traced(args[0]):
             if lookups.presence(owner, args[0]) is not True:
                 return lookups.get_uncertain(owner, *args)
         elif isinstance(owner, dict) and name in functions.DICT_ASKS:
@@ -582,7 +582,7 @@ class Caller(Classes):
             return self.table.get(f, functools.partial(self._descriptor, f))(*args, **kwargs)
         if kind is types.MethodWrapperType:
             if f.__name__ == "__call__" and isinstance(f.__self__, type):
-                return self.made_by_type(f.__self__, args, kwargs)
+                return self._maker(f.__self__, False)(f.__self__, *args, **kwargs)
             if f.__qualname__ == "object.__setattr__":
                 return self.items.set_plainly(args[1], f.__self__, args[0])
             return self._method(f, f.__self__, args, kwargs)

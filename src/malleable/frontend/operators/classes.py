@@ -93,10 +93,6 @@ class Classes:
         cls.__init__(made, *args, **kwargs)
         return made
 
-    def made_by_type(self, cls, args, kwargs):
-        """`super().__call__(...)` in a metaclass."""
-        return self._maker(cls, False)(cls, *args, **kwargs)
-
 
 def _instantiate(cls, /, *args, **kwargs):
     return cls(*args, **kwargs)

@@ -23,6 +23,7 @@ from malleable import compat
 from malleable.arrays import journal
 from malleable.arrays.box import UNSIZED, Box, Masked, any_traced, is_traced, rebox, unbox
 from malleable.arrays.joined import added_to
+from malleable.arrays.journal import ABSENT
 from malleable.arrays.numbers import is_python_int
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts import numpy, sequences
@@ -211,9 +212,9 @@ class Items:
             return getattr(o, name)
         fields = journal.fields(o)
         if member is None:
-            there = lookups.presence(fields, name)
+            there = self._there(o, name)
             if there is not True:
-                return self._present(o, name, there, vars(o)[name])
+                return self._present(o, name, there, getattr(o, name))
             fallback = self._method(o, "__getattr__")
             own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
             if own and name not in fields and is_users_own(fallback):
@@ -262,13 +263,16 @@ class Items:
 
     def _there(self, o, name: str):
         """Whether an attribute that was set on one path only is there: True, or traced."""
-        if type(o) in (Box, Choice):
-            return True
-        fields = journal.fields(o)
-        known = session().uncertain.get(id(fields))
-        if known is not None and known[1] == name:
-            values.refuse_uncertain(fields, False)
-        return lookups.presence(fields, name)
+        kind, fields = type(o), journal.fields(o)
+        if issubclass(kind, dict) and journal.member(kind, name) is None:
+            fallback = self._method(o, "__getattr__")  # of a library's: it looks the name up
+            fields = o if fallback and not is_users_own(fallback) else fields
+        return kind in (Box, Choice) or lookups.presence(fields, name)
+
+    def _has(self, o, name: str) -> bool:
+        """Whether an object, or each that this may be, holds such an attribute on all paths."""
+        options = o.options if type(o) is Choice else [o]
+        return all(name in journal.fields(x) and self._there(x, name) is True for x in options)
 
     def _present(self, o, name: str, there, value: Choice):
         """The value of such an attribute; where it is not there, an AttributeError."""
@@ -300,10 +304,13 @@ class Items:
 
     def getattr(self, o, name: str, *default):
         """The builtin."""
-        if not default:
+        if not default or self._has(o, name):
             return self.attr(o, name)
         if _lacks(o, name):
             return default[0]
+        if type(o) is Choice:
+            has = functools.partial(self._has, name=name)
+            return by_case(o, lambda x: self.getattr(x, name, *default), has)
         there = self._there(o, name)
         if there is not True:
             return ifexp(there, lambda: self.attr(o, name), lambda: default[0])
@@ -313,16 +320,11 @@ class Items:
             return default[0]
 
     def hasattr(self, o, name: str):
-        if _lacks(o, name):
-            return False
+        if type(o) is Choice:
+            found = by_case(o, lambda x: self.hasattr(x, name))
+            return Box(truth(found), True) if is_traced(found) else found
         there = self._there(o, name)
-        if there is not True:
-            return there
-        try:
-            self.attr(o, name)
-        except AttributeError:
-            return False
-        return True
+        return there if there is not True else self.getattr(o, name, ABSENT) is not ABSENT
 
     def setattr_(self, value, o, name: str) -> None:
         if type(o) is Choice:
@@ -331,6 +333,8 @@ class Items:
                 return chosen.set_attribute(o, name, value)
             return by_case(o, lambda x: self.setattr_(value, x, name), plain)
         own = self._method(o, "__setattr__")
+        if type(o).__setattr__ is dict.__setitem__:
+            return self.setitem(value, o, name)
         if own is None:
             return self.set_plainly(value, o, name, setattr)
         if _setter(o, name) is None:
@@ -347,13 +351,11 @@ class Items:
             journal.touch_attr(o, name)
         run(o, name, value)
 
-    def setattr(self, o, name: str, value) -> None:
-        """The builtin."""
-        self.setattr_(value, o, name)
-
     def delattr_(self, o, name: str) -> None:
         if type(o) is Choice:
             return by_case(o, lambda x: self.delattr_(x, name))
+        if type(o).__delattr__ is dict.__delitem__:
+            return self.delitem(o, name)
         deleter = _setter(o, name, "delete")
         if deleter is not None:
             return self.call(*deleter, o)
@@ -392,7 +394,7 @@ class Items:
             return tables.look_up_key(x, i, self.call)
         elif kind is dict and lookups.has_traced(i):
             return lookups.look_up(x, i)
-        elif kind in DICTS and not lookups.has_traced(i):
+        elif issubclass(kind, dict) and not lookups.has_traced(i):
             if (there := lookups.presence(x, i)) is not True:
                 return tables.look_up_uncertain(x, i, there, self.call)
         elif _is_raw(x):

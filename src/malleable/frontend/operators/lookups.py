@@ -24,7 +24,6 @@ from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.counterparts.scalars import python_scalar
 from malleable.frontend.values.conditions import if_, ifexp, only
 from malleable.frontend.values.raises import fail_where, raised, within
-from malleable.frontend.values.trees import DICTS
 from malleable.frontend.values.values import Choice, entry, is_number, is_thing, lacks
 
 
@@ -53,7 +52,7 @@ def refuse_bound(x, index) -> None:
 
 def presence(fields, key):
     """Whether a key is there that was set on one path only: True, or traced."""
-    value = fields.get(key) if type(fields) in DICTS else None
+    value = dict.get(fields, key) if isinstance(fields, dict) else None
     if not lacks(value):
         return True
     hits = [x is not ABSENT for x in value.options]

@@ -408,8 +408,7 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
             return Node(a.cls, None, pairs, both_of(a, b)) if same_length(a, b) else None
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
         keys = merged_keys(left, right)
-        both = join_key if a.cls in DICTS else join
-        children = (both(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
+        children = (join_key(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
         return Node(a.cls, keys, tuple(children), both_of(a, b))
     return None
 
