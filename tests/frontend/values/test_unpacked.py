@@ -67,9 +67,39 @@ def in_a_comprehension(k):
         return -4
 
 
+def tuples_of_several_lengths(k):
+    found = (k, 2, np.array([k, 1])) if k > 1 else (None,)
+    if found[0] is None:
+        found = (k, 3, np.array([k, 2])) if k > 0 else (k,)
+    try:
+        a, b, c = found
+    except ValueError:
+        return -4
+    return a + 10 * b + 100 * c.sum()
+
+
+def a_star_on_one_of_two_tuples(k):
+    found = (k, 2, 3, 4) if k > 1 else (k,)
+    try:
+        a, *b, c = found
+    except ValueError:
+        return -4
+    return a + 10 * c + 100 * len(b)
+
+
 @pytest.mark.parametrize(
     "f",
-    [two, first_and_rest, both_ends, inside, too_many_targets, in_a_loop, in_a_comprehension],
+    [
+        two,
+        first_and_rest,
+        both_ends,
+        inside,
+        too_many_targets,
+        in_a_loop,
+        in_a_comprehension,
+        tuples_of_several_lengths,
+        a_star_on_one_of_two_tuples,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_too_few_or_too_many_items_are_an_error_to_their_handler(f):

@@ -23,6 +23,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import note_line, session
 from malleable.frontend.counterparts import scalars
 from malleable.frontend.counterparts.sequences import in_order
+from malleable.frontend.values.conditions import narrowed
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.leaves import inject, inject_list
 from malleable.frontend.values.raises import fail_where
@@ -406,19 +407,29 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
 
     after: how many targets come after the star; -1 where there is none.
     """
+    least = before + max(after, 0)
+    few = "not enough values to unpack (expected {}{})".format("at least " * (after >= 0), least)
+    many = f"too many values to unpack (expected {least})"
+    if type(xs) is Choice:
+        known = all(type(o) in (list, tuple) and bounded(o) is None for o in xs.options)
+        more = [len(o) - least if known else 0 for o in xs.options]
+        fits = [n == 0 or (n > 0 and after >= 0) for n in more]
+        for k, n in enumerate(more if any(fits) else ()):
+            if not fits[k]:
+                fail_where(jnp.asarray(xs.index) == k, ValueError(few if n < 0 else many))
+        xs = narrowed(xs, fits) if any(fits) else xs
+        xs = walked(xs) if type(xs) is Choice else xs
     table = table_of(xs)
-    xs = walked(xs) if type(xs) is Choice else xs if table is None else table.keys
-    content = bounded(xs)
+    content = bounded(xs if table is None else table.keys)
     if content is None:
         return xs
-    n, least = content.length, before + max(after, 0)
-    few = "not enough values to unpack (expected {}{})".format("at least " * (after >= 0), least)
+    n = content.length
     if content.tree.cap < least:
         raise ValueError(few)
     fail_where(n < least, ValueError(few))
     items = [item_at(content, k) for k in range(before)]
     if after < 0:
-        fail_where(n > least, ValueError(f"too many values to unpack (expected {least})"))
+        fail_where(n > least, ValueError(many))
         return items
     rest = sliced(content, slice(before, n - after))
     return [*items, *rest, *(item_at(content, n - k) for k in range(after, 0, -1))]

@@ -124,12 +124,6 @@ def _dist(p, q):
     return _real(_hypot)(*(a - b for a, b in zip(p, q, strict=True)))
 
 
-def _prod(xs, *, start=1):
-    for x in xs:
-        start = start * x
-    return start
-
-
 def _remainder(x, y):
     return x - y * jnp.round(x / y)
 
@@ -337,7 +331,8 @@ _CMATH = {
     **{f.__name__[1:]: f for f in (_polar, _rect, _isclose)},
 }
 _ITEMS = {
-    **{f.__name__[1:]: f for f in (_dist, _prod)},
+    "dist": _dist,
+    "prod": lambda xs, *, start=1: functools.reduce(lambda product, x: product * x, xs, start),
     "fsum": lambda xs: python_scalar(sum(map(to_float, xs)), float),
     "sumprod": lambda p, q, /: sum(a * b for a, b in zip(p, q, strict=True)),
 }
