@@ -66,9 +66,53 @@ def that_drops(v):
     return total
 
 
+def that_gets_full(v):
+    queue, i, total = deque(maxlen=3), 0, 0.0
+    for x in v:
+        if x > 2:
+            queue.append(x)
+        elif queue:
+            queue.popleft()
+        for k, y in enumerate(queue):
+            total += k * y
+    while v[i] < 6:
+        queue.append(v[i])
+        i += 1
+    queue.extend([v[0], v[1]])
+    return total, len(queue), queue[0], queue[-1]
+
+
+def steps_of_lbfgs(v):
+    w, s_kept, y_kept = v[:2], deque(maxlen=2), deque(maxlen=2)
+    g = 2 * w
+    for _ in range(4):
+        q, shares = g.copy(), []
+        for s, y in zip(reversed(s_kept), reversed(y_kept)):
+            shares.append(s @ q / (y @ s))
+            q = q - shares[-1] * y
+        for (s, y), share in zip(zip(s_kept, y_kept), reversed(shares)):
+            q = q + (share - y @ q / (y @ s)) * s
+        s, old = -0.3 * q, g
+        w = w + s
+        g = 2 * w + 0.1 * w**3
+        if s @ (g - old) > 1e-6:
+            s_kept.append(s)
+            y_kept.append(g - old)
+    return w
+
+
 @pytest.mark.in_turns
 @pytest.mark.parametrize(
-    "f", [under_a_test, largest_of_windows, under_two_names, gone_over, that_drops]
+    "f",
+    [
+        under_a_test,
+        largest_of_windows,
+        under_two_names,
+        gone_over,
+        that_drops,
+        that_gets_full,
+        steps_of_lbfgs,
+    ],
 )
 def test_a_deque_is_as_in_python(f):
     for v in (V, V[::-1].copy()):
@@ -98,12 +142,12 @@ def test_a_queue_in_a_while():
     assert int(jax.jit(autograph(f, max_steps=12))(V)) == f(V)
 
 
-def test_one_that_drops_items_keeps_its_length():
+def test_one_that_drops_items_does_so_at_its_left_end_only():
     def f(v):
         queue = deque(maxlen=2)
         for x in v:
             if x > 2:
-                queue.append(x)
+                queue.appendleft(x)
         return sum(queue)
 
     with pytest.raises(TransformError, match=r"deque with maxlen(.|\n)*test_deques(.|\n)*fill it"):

@@ -53,6 +53,7 @@ from malleable.frontend.values.values import (
     walked,
 )
 
+OF_ONE_END = ("append", "extend", "__iadd__", "pop", "popleft", "clear")
 ROOM = 1024  # items of what nobody has said the length of
 
 
@@ -123,9 +124,12 @@ def put_item_at(xs: list, at, value) -> None:
 
 def append(xs: list, value) -> None:
     """xs.append(value): one longer, or, around a loop, into the room that is left."""
-    content = xs[0]
+    content, most = xs[0], getattr(xs, "maxlen", None)
+    if most is not None:  # the first item makes room for it
+        full = content.length == most
+        content = taken(content, jnp.arange(content.tree.cap) + full, content.length - full)
     old, n = content.tree, content.length
-    tree, arrays, row = with_room(content, value, old.cap + (not old.fixed))
+    tree, arrays, row = with_room(content, value, old.cap + (not old.fixed and old.cap != most))
     arrays = [a.at[n].set(x, mode="drop") for a, x in zip(arrays, row, strict=True)]
     if old.fixed and not tree.sure:
         fail_where(n >= old.cap, IndexError("a list grew beyond its bound"))
@@ -445,7 +449,7 @@ def spread_items(xs: Any) -> Any:
 def method(xs: list, name: str, args: tuple) -> Any:
     """A method of a list or deque."""
     content = xs[0]
-    if getattr(xs, "maxlen", None) is not None:
+    if getattr(xs, "maxlen", None) is not None and name not in OF_ONE_END:
         raise TransformError(
             f"`{name}` of a deque with maxlen, whose length is known only at run time",
             where=compat.where(),
