@@ -100,12 +100,6 @@ def note_line(what: str, where: str, why: str = "", wide: bool = False) -> None:
         lines.append(where)
 
 
-def leave_notes() -> None:
-    here = session()
-    for (what, why), lines in {**here.lines, **(here.wide if here.narrow else {})}.items():
-        note(what, folded(lines), why)
-
-
 @contextlib.contextmanager
 def notes_aside() -> Iterator[Callable]:
     """Keep the notes of the block back; what it gives leaves them after all."""
@@ -150,7 +144,8 @@ def run_in_session(new: Session, fun: Callable, *args, **kwargs) -> Any:
     try:
         return fun(*args, **kwargs)
     finally:
-        leave_notes()
+        for (what, why), lines in (new.lines | (new.wide if new.narrow else {})).items():
+            note(what, folded(lines), why)
         _session.reset(token)
 
 

@@ -560,12 +560,8 @@ def type_(*args, **kwargs):
 
 
 # what a number of 32 bits may have been before JAX took it: it keeps no 64 by default
-_WIDE: dict[type, type] = {
-    np.float32: np.float64,
-    np.int32: np.int64,
-    np.uint32: np.uint64,
-    np.complex64: np.complex128,
-}
+_WIDE = {np.float32: np.float64, np.int32: np.int64, np.uint32: np.uint64}
+_WIDE |= {np.complex64: np.complex128}
 
 
 def isinstance_(x, kinds):

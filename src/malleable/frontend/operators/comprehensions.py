@@ -326,14 +326,11 @@ def displayed(kind: str, items: tuple) -> Any:
     `[*xs, a]`, where the length of xs may be traced; items: lists.
     """
     if kind == "list":
-        return functools.reduce(joined_lists, items)
+        both = lambda x, y: x + y if bounded(x) is bounded(y) is None else joined(x, y)  # noqa: E731
+        return functools.reduce(both, items)
     if not any(lookups.has_traced(x if kind == "set" else x[0]) for x in items):
         return set(items) if kind == "set" else dict(items)
     return keyed_by(kind, [(True, item) for item in items])
-
-
-def joined_lists(xs: list, ys: list) -> list:
-    return xs + ys if bounded(xs) is bounded(ys) is None else joined(xs, ys)
 
 
 def listing(items) -> list:

@@ -12,16 +12,7 @@ from jax import numpy as jnp
 from malleable import compat
 from malleable.programs.primitives import kind
 from malleable.programs.types import identity
-from malleable.rewriting.graph.slices import (
-    Ax,
-    Flow,
-    Sunk,
-    known,
-    rebind,
-    shapes,
-    sized,
-    slots,
-)
+from malleable.rewriting.graph.slices import Ax, Flow, Sunk, known, rebind, shapes, sized, slots
 
 LARGEST = 1 << 22  # elements of a constant that is worked out to know its value
 

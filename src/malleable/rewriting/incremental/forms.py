@@ -17,14 +17,7 @@ from malleable.programs.evaluate import unrolled as turn_by_turn
 from malleable.programs.primitives import kind
 from malleable.rewriting.boxes.blocks import compute, identity_of
 from malleable.rewriting.boxes.convolutions import from_spectra, of_rasters
-from malleable.rewriting.boxes.dependence import (
-    SCATTERS,
-    Along,
-    Before,
-    groups,
-    rel,
-    runs_bodies,
-)
+from malleable.rewriting.boxes.dependence import SCATTERS, Along, Before, groups, rel, runs_bodies
 from malleable.rewriting.boxes.moves import only_what_counts
 from malleable.rewriting.boxes.spans import Box, whole, whole_span
 from malleable.rewriting.graph.graph import Graph, Node

@@ -29,13 +29,7 @@ from malleable.rewriting.graph.graph import Graph, Node, fingerprint
 from malleable.rewriting.graph.spellings import respelled
 from malleable.rewriting.passes.passes import LEVELS
 from malleable.rewriting.rules import patterns, words
-from malleable.rewriting.rules.traced import (
-    NoMatch,
-    Sides,
-    Traced,
-    below,
-    unfit,
-)
+from malleable.rewriting.rules.traced import NoMatch, Sides, Traced, below, unfit
 from malleable.rewriting.rules.wildcards import Arr, Fun, Lit, Prim, Static, line, recast, wildcards
 from malleable.rewriting.rules.wildcards import arrays as example_arrays
 from malleable.rewriting.rules.wildcards import settings as example_settings
@@ -156,10 +150,7 @@ def rule(
 
     @functools.cache
     def plan():
-        plans = [
-            first(),
-            *(_reworded(sides, level, guard) if tried else ()),
-        ]
+        plans = [first(), *(_reworded(sides, level, guard) if tried else ())]
         starts = frozenset().union(*(p.starts for p in plans))
         find = functools.partial(_find_first, plans)
         return Plan(starts, max(p.height for p in plans), find)
