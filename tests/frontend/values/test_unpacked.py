@@ -79,7 +79,7 @@ def tuples_of_several_lengths(k):
 
 
 def a_star_on_one_of_two_tuples(k):
-    found = (k, 2, 3, 4) if k > 1 else (k,)
+    found = (k, 2, 3, 4) if k > 2 else (k, 5) if k > 1 else (k,)
     try:
         a, *b, c = found
     except ValueError:

@@ -571,7 +571,7 @@ def snapshot(choice: Choice) -> Any:
         parts = []
         for option in options:
             leaves: list = []
-            parts.append(AllKnown().named(flatten(option, leaves), leaves, content=True))
+            parts.append(AllKnown().named(flatten(list(option), leaves), leaves, content=True))
         target = functools.reduce(lambda a, b: free(join(a, b)), (tree for tree, _ in parts))
         if isinstance(target, Ragged):
             columns = [inject(tree, iter(leaves), target) for tree, leaves in parts]
