@@ -141,12 +141,10 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def raise_at_first(loop: Loop, steps: Steps | None, error: BaseException) -> None:
     """Leave behind what a loop does that raises in its first step, if there is one."""
-    if not is_raised(error):
+    if not is_raised(error) or isinstance(error, TypeError):  # which is a mistake in any step
         raise error
-    if steps is None:
-        if_(answer(loop), loop.body, None, loop.state, None)
-    else:
-        if_(steps.length > 0, lambda: loop.body(steps.get(0)), None, loop.state, None)
+    first = loop.body if steps is None else lambda: loop.body(steps.get(0))
+    if_(answer(loop) if steps is None else steps.length > 0, first, None, loop.state, None)
 
 
 def is_absent(tree) -> bool:

@@ -397,7 +397,7 @@ def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = 
     given, usual = [x for x in leaves if isinstance(x, Box)], jnp.result_type(float)
     if any(type(x) is not Box or x.dtype.kind not in "biufc" for x in (*given, *outs)):
         return
-    note_wide(name, given, outs)
+    note_wide(name, given, outs, usual)
     loose = any(x.ndim and is_weak(x) for x in (*given, *outs))
     loose, mixed = loose or all(x.dtype == usual for x in given), any(map(may_be_int, given))
     if any(is_weak(x) and not x.ndim for x in outs) or (loose and not mixed):
@@ -418,10 +418,10 @@ def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = 
             return note_line(what, compat.where(), f"convert with `.astype(np.{kind})` before")
 
 
-def note_wide(name: str, given: Sequence[Box], outs: Sequence) -> None:
+def note_wide(name: str, given: Sequence[Box], outs: Sequence, usual: np.dtype) -> None:
     """A note where a float of Python's and an integer are as wide in NumPy, and loose in JAX."""
-    here, usual = session(), jnp.result_type(float)
-    here.narrow |= any(x.dtype.kind == "f" and x.dtype.itemsize < usual.itemsize for x in given)
+    narrow = any(x.dtype.kind == "f" and x.dtype.itemsize < usual.itemsize for x in given)
+    session().narrow |= narrow
     whole = [x.dtype for x in given if x.dtype.kind in "biu" and not is_weak(x)]
     if whole and any(is_weak(x) and x.dtype == usual for x in outs):
         what = f"`{name}` of {whole[0]} and a float of Python's takes the type of another float"
