@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from malleable import TransformError, autograph
+from malleable import TransformError, autograph, listen
 
 SMALL = {  # by type: two arrays
     np.uint8: ([200, 250, 3, 0, 7], [3, 250, 2, 1, 6]),
@@ -187,3 +187,18 @@ def test_the_differences_that_unwrap_takes_of_small_integers_wrap_around():
             got, want = jax.jit(autograph(f))(a), f(a)
             assert got.dtype.kind == want.dtype.kind
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_an_item_of_an_unsigned_sum_is_an_int_of_python():
+    f = lambda x: x.sum().item() * x
+    x = np.array([200, 3, 7], np.uint8)
+    with jax.enable_x64(True):
+        got = jax.jit(autograph(f))(x)
+    assert got.dtype == np.uint8 and np.array_equal(got, f(x))
+
+
+def test_an_integer_of_numpy_or_a_float_of_python_leaves_a_note():
+    f = lambda x: (x[0] if x[1] > 0 else 0.0) * x
+    with listen() as notes:
+        jax.jit(autograph(f))(np.array([100, 3, -4], np.int8))
+    assert any("a number of Python's or one of int8 is float" in n.what for n in notes)

@@ -142,7 +142,7 @@ def rounded(x, digits: int):
 def python_number(x: jax.Array) -> jax.Array:
     """A scalar of JAX as the number of Python that `item()` makes of it."""
     wide = jnp.result_type(type(x.dtype.type(0).item()))
-    return compat.convert(x, wide, True) if np.can_cast(x.dtype, wide) else x
+    return compat.convert(x, wide, True) if x.dtype.kind == "u" or np.can_cast(x.dtype, wide) else x
 
 
 def _is_integer(x) -> bool:

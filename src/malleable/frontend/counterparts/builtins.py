@@ -403,9 +403,8 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
         get = bounded.over(content)[1]
         found = [key(get(i)) for i in builtins.range(content.tree.cap)]
         keys = jnp.stack([jnp.asarray(unbox(k)) for k in found])
-    filled = Masked(keys, there, Box)
-    value = getattr(filled, plain.__name__)(initial=keys[0])
-    at = jnp.argmax((keys == unbox(value)) & there)
+    place = jnp.argmin if plain is builtins.min else jnp.argmax
+    at = place(jnp.where(there & ~jnp.isnan(keys), keys, keys[0]))  # nan wins only if it is first
     best = bounded.over(content)[1](at)
     if default is not _MISSING:
         return if_else(content.length > 0, best, default)
