@@ -176,9 +176,7 @@ def test_the_gradient_goes_to_the_one_of_equals_that_python_takes(name):
 
 
 @pytest.mark.parametrize("fun", [min, max])
-@pytest.mark.parametrize(
-    "v", [[np.inf, np.nan, -np.inf], [np.nan, 2], [1, 1], [3, np.nan, 5]]
-)
+@pytest.mark.parametrize("v", [[np.inf, np.nan, -np.inf], [np.nan, 2], [1, 1], [3, np.nan, 5]])
 def test_the_extreme_of_a_list_that_grew_skips_nan_as_comparisons_do(fun, v):
     f = lambda v: fun([x for x in v if x != 1], default=7.0)
     v = np.array(v, float)

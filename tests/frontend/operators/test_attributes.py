@@ -120,3 +120,19 @@ def test_a_dict_of_a_class_that_may_lack_a_key_is_not_gone_over():
 
     with pytest.raises(TransformError, match="has the key 'nit' on one path only"):
         jax.jit(autograph(f))(2.0)
+
+
+class Missing(dict):
+    def __missing__(self, key):
+        return 42.0
+
+
+def test_the_missing_key_of_one_path_is_made_by_the_class():
+    def f(x):
+        d = Missing(x=x)
+        if x > 1:
+            d["b"] = x
+        return d["b"] + d.get("b", 1.0)
+
+    for x in (0.5, 1.5):
+        assert jax.jit(autograph(f))(x) == f(x)

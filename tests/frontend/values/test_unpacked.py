@@ -143,3 +143,29 @@ def test_one_of_several_lists_of_traced_length(y):
         return xs[0], len(xs), last, len(head), len([*ys, y]), sum(ys), [2 * z for z in ys][-1]
 
     assert_same(f, y, np.array([0.5, 1.25, -0.625]))
+
+
+def test_a_number_and_an_array_are_not_items_of_one_type():
+    def f(x):
+        rows = (x, np.array([x, 1.0])) if x > 1 else (x,)
+        total = 0.0
+        for row in rows:
+            total = total + np.sum(row)
+        return total
+
+    with pytest.raises(
+        TransformError, match=r"(?s)a tuple of 2 or a tuple of 1.*test_unpacked"
+    ):
+        jax.jit(autograph(f))(0.5)
+
+
+def test_a_number_on_one_path_and_an_array_on_the_other_leave_a_note():
+    def f(x):
+        y = x
+        if x > 1:
+            y = np.array([x, 1.0])
+        return np.sum(y)
+
+    with listen() as notes:
+        assert jax.jit(autograph(f))(1.5) == f(1.5)
+    assert any("`y` is a number on one path and an array on the other" in n.what for n in notes)

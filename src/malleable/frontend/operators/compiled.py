@@ -33,20 +33,13 @@ from malleable.frontend.operators.carry import (
     start,
     tied,
 )
-from malleable.frontend.values import copies, trees
+from malleable.frontend.values import copies, trees, unwinding
 from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import silenced, varied, while_loop
 from malleable.frontend.values.staging import Block, note_missing, trace_block
-from malleable.frontend.values.unwinding import (
-    any_of,
-    freeze_if,
-    is_raised,
-    open_here,
-    rewind,
-    undo_to,
-)
+from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, rebuild
 from malleable.notes import note
 
@@ -141,7 +134,7 @@ def stage_once(loop: Loop, steps: Steps | None, bound: int | None) -> None:
 
 def raise_at_first(loop: Loop, steps: Steps | None, error: BaseException) -> None:
     """Leave behind what a loop does that raises in its first step, if there is one."""
-    if not is_raised(error) or isinstance(error, TypeError):  # which is a mistake in any step
+    if not unwinding.is_raised(error) or isinstance(error, TypeError):  # a mistake in any step
         raise error
     first = loop.body if steps is None else lambda: loop.body(steps.get(0))
     if_(answer(loop) if steps is None else steps.length > 0, first, None, loop.state, None)

@@ -169,10 +169,7 @@ def _in_range(x, items):
 
 
 def _setter(o, name: str, how: str = "set") -> tuple | None:
-    """A property's function that sets, or a descriptor's and the descriptor, if in Python.
-
-    how: "set" or "delete".
-    """
+    """A property's function that sets (or deletes), or a descriptor's and the descriptor."""
     member = journal.member(type(o), name)
     if isinstance(member, property):
         put = getattr(member, f"f{how[:3]}")
@@ -396,7 +393,9 @@ class Items:
             return lookups.look_up(x, i)
         elif issubclass(kind, dict) and not lookups.has_traced(i):
             if (there := lookups.presence(x, i)) is not True:
-                return tables.look_up_uncertain(x, i, there, self.call)
+                look = lambda: tables.look_up_uncertain(x, i, there, self.call)  # noqa: E731
+                make = self._method(x, "__missing__")
+                return look() if make is None else ifexp(there, look, lambda: self.call(make, x, i))
         elif _is_raw(x):
             return Box(x)[i] if lookups.has_traced(i) else x[unbox(i)]
         elif isinstance(x, type):

@@ -19,7 +19,7 @@ from malleable.arrays.places import own
 from malleable.errors import TransformError
 from malleable.frontend.common import decisions
 from malleable.frontend.common.frames import as_local
-from malleable.frontend.common.session import drop_raise, session
+from malleable.frontend.common.session import drop_raise, note_line, session
 from malleable.frontend.values import copies, references, unwinding
 from malleable.frontend.values.keys import ORDER, OtherMembers, is_unordered
 from malleable.frontend.values.leaves import inject
@@ -610,7 +610,12 @@ def report_joins(paths: Paths) -> None:
 def report_types(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:
     """Say whose type NumPy would have known by the path."""
     a, b = number_of(one), number_of(other)
-    if not all(isinstance(t, Leaf) for t in (a, b, target)) or a.dtype == b.dtype:
+    if not all(isinstance(t, Leaf) for t in (a, b, target)):
+        return
+    if a.shape != b.shape:
+        what = f"{name} is a number on one path and an array on the other: here always an array"
+        note_line(what, where, "perhaps: give it one shape on both paths")
+    if a.dtype == b.dtype:
         return
     if a.weak is b.weak and (not a.weak or {a.dtype.kind, b.dtype.kind} <= {*"iu"}):
         promoted(name, one, other, target, where)

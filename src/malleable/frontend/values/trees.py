@@ -359,9 +359,10 @@ def join_ragged(a: Tree, b: Tree) -> Ragged | None:
     trees = [t for x in (a, b) for t in (x.children if isinstance(x, Node) else (x.item,))]
     if not trees:
         return None
-    item = free(abstract(trees[0]))
-    for tree in trees[1:]:
-        item = free(join(item, abstract(tree)))
+    items = list(map(abstract, trees))
+    if len({x.shape for x in items if isinstance(x, Leaf)}) > 1:
+        return None
+    item = functools.reduce(lambda one, other: free(join(one, other)), items[1:], free(items[0]))
     sizes = [len(x.children) if isinstance(x, Node) else x.cap for x in (a, b)]
     fixed = any(isinstance(x, Ragged) and x.fixed for x in (a, b))
     sure = all(getattr(x, "sure", True) for x in (a, b))
