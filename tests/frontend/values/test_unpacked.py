@@ -153,9 +153,7 @@ def test_a_number_and_an_array_are_not_items_of_one_type():
             total = total + np.sum(row)
         return total
 
-    with pytest.raises(
-        TransformError, match=r"(?s)a tuple of 2 or a tuple of 1.*test_unpacked"
-    ):
+    with pytest.raises(TransformError, match=r"(?s)a tuple of 2 or a tuple of 1.*test_unpacked"):
         jax.jit(autograph(f))(0.5)
 
 

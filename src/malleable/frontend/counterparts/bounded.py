@@ -411,6 +411,8 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
 
     after: how many targets come after the star; -1 where there is none.
     """
+    if type(xs) in (list, tuple) and bounded(xs) is None:
+        return xs
     least = before + max(after, 0)
     few = "not enough values to unpack (expected {}{})".format("at least " * (after >= 0), least)
     many = f"too many values to unpack (expected {least})"

@@ -365,13 +365,14 @@ def reversed_(iterable):
 _MISSING: Any = object()
 
 
-def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
+def _extreme(plain: Callable, better: Callable, place: Callable) -> Callable:
     def extreme(*args, key=None, default=_MISSING):
         items = args if len(args) > 1 else gathered(args)[0]
         if values.bounded(items) is not None:
-            return _extreme_of(items[0], plain, whole, key, default)
+            return _extreme_of(items[0], plain, place, key, default)
         if key is None and is_traced(items) and items.ndim == 1 and items.shape[0]:
-            return Box(whole(unbox(items)), True)
+            x = unbox(items)
+            return Box(x[_first_of(place, x)], True)
         items = items if isinstance(items, tuple | list) else list(items)
         options = {} if default is _MISSING or len(args) > 1 else {"default": default}
         keys = sequences.ranked(items if key is None else [key(x) for x in items])
@@ -393,7 +394,7 @@ def _extreme(plain: Callable, better: Callable, whole: Callable) -> Callable:
     return extreme
 
 
-def _extreme_of(content, plain: Callable, whole: Callable, key, default):
+def _extreme_of(content, plain: Callable, place: Callable, key, default):
     """The extreme item of a list whose length is traced."""
     there = jnp.arange(content.tree.cap) < content.length
     if key is None and not isinstance(content.tree.item, Leaf):
@@ -403,28 +404,20 @@ def _extreme_of(content, plain: Callable, whole: Callable, key, default):
         get = bounded.over(content)[1]
         found = [key(get(i)) for i in builtins.range(content.tree.cap)]
         keys = jnp.stack([jnp.asarray(unbox(k)) for k in found])
-    place = jnp.argmin if plain is builtins.min else jnp.argmax
-    at = place(jnp.where(there & ~jnp.isnan(keys), keys, keys[0]))  # nan wins only if it is first
-    best = bounded.over(content)[1](at)
+    best = bounded.over(content)[1](_first_of(place, keys, there))
     if default is not _MISSING:
         return if_else(content.length > 0, best, default)
     bounded.fail_where(content.length == 0, ValueError(f"{plain.__name__}() arg is empty"))
     return best
 
 
-def _first_of(place: Callable, beyond: float) -> Callable:
-    """min or max of an array by comparing: the first of equals; nan wins only if it comes first."""
-
-    def extreme(x):
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            return x[place(x)]
-        return x[jnp.where(jnp.isnan(x[0]), 0, place(jnp.where(jnp.isnan(x), beyond, x)))]
-
-    return extreme
+def _first_of(place: Callable, x: jax.Array, there=True) -> jax.Array:
+    """Where the least or largest is by comparing: the first of equals, nan only if it is first."""
+    return place(jnp.where(there & ~jnp.isnan(x), x, x[0]))
 
 
-min_ = _extreme(builtins.min, jnp.less, _first_of(jnp.argmin, jnp.inf))
-max_ = _extreme(builtins.max, jnp.greater, _first_of(jnp.argmax, -jnp.inf))
+min_ = _extreme(builtins.min, jnp.less, jnp.argmin)
+max_ = _extreme(builtins.max, jnp.greater, jnp.argmax)
 
 
 def sum_(iterable, /, start=0):

@@ -403,10 +403,12 @@ def note_type(name: str, fun: Callable, args: tuple, out, kwargs: dict | None = 
     if any(is_weak(x) and not x.ndim for x in outs) or (loose and not mixed):
         return
     described = tuple(map(_described, leaves))
-    whole = [_INT if may_be_int(x) else one for x, one in zip(leaves, described, strict=True)]
     try:
         numpys = types_in_numpy(fun, tree, described)
-        mixed = mixed and types_in_numpy(fun, tree, tuple(whole)) != numpys
+        if mixed:
+            pairs = zip(leaves, described, strict=True)
+            whole = tuple(_INT if may_be_int(x) else one for x, one in pairs)
+            mixed = types_in_numpy(fun, tree, whole) != numpys
     except TypeError:  # an argument that is no key
         return
     if mixed:

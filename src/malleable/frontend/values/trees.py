@@ -500,8 +500,8 @@ def join_leaves(a: Leaf, b: Leaf) -> Leaf | None:
         session().mixed |= a.weak and b.weak and a.dtype.kind != b.dtype.kind
         alike = {a.dtype.kind, b.dtype.kind} <= {*"iu"} or a.dtype.kind == b.dtype.kind == "f"
         numpys = b.dtype if a.weak else a.dtype
-        unlike = alike or (numpys.kind in "iu" and kind[0].kind == "f")
-        if a.weak is not b.weak and unlike and kind[0] != numpys:
+        noted = alike or (numpys.kind in "iu" and kind[0].kind == "f")
+        if a.weak is not b.weak and noted and kind[0] != numpys:
             note_two_types(kind[0], numpys)
             for book in journal.all_open() if alike else ():
                 book.met[numpys.kind == "f"] = numpys
