@@ -102,8 +102,7 @@ class TracedRange:
     def __len__(self):
         _no_length("a range with a traced bound")
 
-    def __iter__(self):
-        _no_length("a range with a traced bound")
+    __iter__ = __len__
 
 
 @dataclass(frozen=True)

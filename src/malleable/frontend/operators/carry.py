@@ -62,6 +62,7 @@ from malleable.frontend.values.trees import (
     half,
     join,
     join_ragged,
+    mapped,
     number_leaf,
     spell,
 )
@@ -267,12 +268,8 @@ def is_of_type(one: Tree | None, other: Tree) -> bool:
 
 def without_circles(tree: Tree, c: Carried) -> Tree:
     """The tree of c without links to places that link to c: one of the two says who is whom."""
-    if isinstance(tree, Node):
-        return replace(tree, children=tuple(without_circles(t, c) for t in tree.children))
-    if isinstance(tree, Either):
-        return Either(tuple(without_circles(t, c) for t in tree.options))
-    if not (isinstance(tree, Leaf) and tree.links):
-        return tree
+    if not isinstance(tree, Leaf):
+        return mapped(lambda part: without_circles(part, c), tree)
     kept = (x for x in tree.links if not (isinstance(x.value, Carried) and reaches(x.value, c)))
     return replace(tree, links=tuple(kept))
 
@@ -302,11 +299,7 @@ def resolved(tree: Tree, value_of: Callable) -> Tree:
         things = (link.value for link in tree.links)
         links = (Static(value_of(x) if isinstance(x, Carried) else x) for x in things)
         return replace(tree, links=tuple(links))
-    if isinstance(tree, Node):
-        return replace(tree, children=tuple(resolved(t, value_of) for t in tree.children))
-    if isinstance(tree, Either):
-        return Either(tuple(resolved(t, value_of) for t in tree.options))
-    return tree
+    return mapped(lambda part: resolved(part, value_of), tree)
 
 
 def tied(carried: dict) -> list[Box]:

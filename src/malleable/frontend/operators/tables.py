@@ -366,12 +366,9 @@ def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
             return put_key_in(x, key)
         case "discard", (key,):
             return discard_key(x, key)
-        case "remove", (key,):
-            take_key(x, key)
-            return None
         case "pop", (key, *default):
             return take_key(x, key, *default)
-        case "__delitem__", (key,):
+        case "remove" | "__delitem__", (key,):
             take_key(x, key)
             return None
         case "keys" | "__iter__", ():

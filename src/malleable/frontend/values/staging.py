@@ -39,6 +39,7 @@ from malleable.frontend.values.trees import (
     count_leaves,
     half,
     join,
+    mapped,
     merged_keys,
     number_leaf,
     number_of,
@@ -179,14 +180,11 @@ def outer(tree: Tree, made: dict) -> Tree:
         inside = [link.value for link in tree.links]
         inside = [stand_in(x, made) if holds_new(x, {}) else x for x in inside]
         return replace(tree, links=tuple(map(Static, inside)))
-    if isinstance(tree, Node):
-        children = tuple(outer(child, made) for child in tree.children)
-        lost = any(isinstance(getattr(child, "value", None), Lost) for child in children)
-        if origin is not None and lost:
-            tree = replace(tree, origin=stand_in(origin, made))
-        return replace(tree, children=children)
-    if isinstance(tree, Either):
-        return Either(tuple(outer(option, made) for option in tree.options))
+    tree = mapped(lambda part: outer(part, made), tree)
+    if origin is not None and any(
+        isinstance(getattr(part, "value", None), Lost) for part in getattr(tree, "children", ())
+    ):
+        return replace(tree, origin=stand_in(origin, made))
     return tree
 
 

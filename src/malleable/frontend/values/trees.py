@@ -4,7 +4,7 @@ import enum
 import functools
 import types
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -218,9 +218,14 @@ def abstract(tree: Tree) -> Tree:
     """The tree where each number is a leaf: what a loop may change."""
     if isinstance(tree, Static):
         return number_leaf(tree.value) or tree
+    return mapped(abstract, tree)
+
+
+def mapped(fun: Callable, tree: Tree) -> Any:
+    """A list, object or choice with fun(part) for each part of it; any other tree as it is."""
     if isinstance(tree, Node):
-        return Node(tree.cls, tree.keys, tuple(map(abstract, tree.children)), tree.origin)
-    return Either(tuple(map(abstract, tree.options))) if isinstance(tree, Either) else tree
+        return replace(tree, children=tuple(map(fun, tree.children)))
+    return Either(tuple(map(fun, tree.options))) if isinstance(tree, Either) else tree
 
 
 def count_leaves(tree: Tree) -> int:
@@ -297,12 +302,8 @@ def half(tree: Tree, first: bool) -> Tree:
     origin = None if origin is None else Both(origin, None) if first else Both(None, origin)
     if isinstance(tree, Leaf):
         return replace(tree, origin=None if tree.scalar else origin)
-    if isinstance(tree, Node):
-        children = tuple(half(child, first) for child in tree.children)
-        return Node(tree.cls, tree.keys, children, origin)
-    if isinstance(tree, Ragged):
-        return replace(tree, origin=origin)
-    return Either(tuple(half(o, first) for o in tree.options)) if isinstance(tree, Either) else tree
+    tree = replace(tree, origin=origin) if isinstance(tree, Node | Ragged) else tree
+    return mapped(lambda part: half(part, first), tree)
 
 
 def both_of(one: Tree, other: Tree) -> Both | None:
@@ -315,11 +316,7 @@ def free(tree: Tree) -> Tree:
     """The tree as that of a new value: no longer this very list or box."""
     if isinstance(tree, Leaf):
         return Leaf(tree.shape, tree.dtype, tree.weak, tree.scalar, immutable=tree.immutable)
-    if isinstance(tree, Node):
-        return Node(tree.cls, tree.keys, tuple(map(free, tree.children)))
-    if isinstance(tree, Either):
-        return Either(tuple(map(free, tree.options)))
-    return replace(tree, origin=None) if isinstance(tree, Ragged) else tree
+    return mapped(free, replace(tree, origin=None) if isinstance(tree, Node | Ragged) else tree)
 
 
 def bare(tree: Tree, things: list) -> Tree:
@@ -339,11 +336,8 @@ def bare(tree: Tree, things: list) -> Tree:
         origin = token_of(tree.origin, things) if tree.known else known[0] if known else None
         links = tuple(bare(link, things) for link in tree.links)
         return replace(tree, origin=origin, links=links)
-    if isinstance(tree, Node):
-        return Node(tree.cls, tree.keys, tuple(bare(t, things) for t in tree.children))
-    if isinstance(tree, Either):
-        return Either(tuple(bare(t, things) for t in tree.options))
-    return free(tree)
+    tree = tree if isinstance(tree, Either) else replace(tree, origin=None)
+    return mapped(lambda part: bare(part, things), tree)
 
 
 def token_of(value, things: list):
