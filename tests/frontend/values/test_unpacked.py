@@ -87,6 +87,57 @@ def a_star_on_one_of_two_tuples(k):
     return a + 10 * c + 100 * len(b)
 
 
+def no_items_on_one_path(k):
+    r = (1.0, 2.0) if k > 1 else 3.0 if k > 0 else None
+    log = 1
+    try:
+        a, b = r
+        log = log + 10
+    except TypeError:
+        log, a, b = log + 100, -1.0, -2.0
+    return log + a + b
+
+
+def neither_items_nor_as_many(k):
+    n = 0
+    for r in [(k, 2), [(1, 2), k, (4, 5, 6), "xy"][k]]:
+        try:
+            a, b = r
+            n += (a == k) + (b == 2)
+        except TypeError:
+            n += 10
+        except ValueError:
+            n += 100
+    return n
+
+
+def an_array_or_none(k):
+    r = np.array([k, 2]) if k > 1 else None
+    try:
+        a, *b = r
+    except TypeError:
+        return 5
+    return a + 10 * b[0]
+
+
+class Twice:
+    def __init__(self, start):
+        self.start = start
+
+    def __iter__(self):
+        yield self.start
+        yield self.start * 2
+
+
+def of_a_class_or_nothing(k):
+    r = Twice(k) if k > 1 else k
+    try:
+        a, b = r
+    except TypeError:
+        return 5
+    return a + 10 * b
+
+
 @pytest.mark.parametrize(
     "f",
     [
@@ -99,11 +150,50 @@ def a_star_on_one_of_two_tuples(k):
         in_a_comprehension,
         tuples_of_several_lengths,
         a_star_on_one_of_two_tuples,
+        no_items_on_one_path,
+        neither_items_nor_as_many,
+        an_array_or_none,
+        of_a_class_or_nothing,
     ],
     ids=lambda f: f.__name__,
 )
 def test_too_few_or_too_many_items_are_an_error_to_their_handler(f):
     agree(f, (2,), (1,), (3,), (0,))
+
+
+@pytest.mark.parametrize("c", [True, False])
+def test_tuples_of_unlike_lengths_are_joined_column_by_column(c):
+    def f(c):
+        t = (7, 2.5) if c else (9, 2.0, True)
+        a, *rest = t
+        try:
+            d, e = t
+        except ValueError:
+            d, e = -7, -8.0
+        return a, len(rest), a // 2, d, d // 2, e
+
+    assert_same(f, c)
+
+
+@pytest.mark.parametrize("c", [True, False])
+def test_what_is_unpacked_is_the_very_thing(c):
+    def f(c):
+        x, y = np.array([1.0, 2.0]), np.array([5.0, 6.0])
+        a, b, *rest = (x, y) if c else (y, x, 1)
+        a[0] = 100.0
+        b[1] = 50.0
+        return x, y, len(rest)
+
+    assert_same(f, c)
+
+
+def test_one_with_an_iter_of_its_own_or_a_tuple_is_refused():
+    def f(k):
+        a, b = Twice(k) if k > 1 else (k, 2)
+        return a + b
+
+    with pytest.raises(TransformError, match=r"(?s)Twice or a tuple of 2.*unpacked.*test_unpacked"):
+        jax.jit(autograph(f))(2)
 
 
 def test_without_a_handler_it_is_noted():

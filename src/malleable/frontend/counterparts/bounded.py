@@ -6,6 +6,7 @@ array of a traced size is what a mask selects of one that has room.
 
 import enum
 import functools
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from malleable.frontend.counterparts.sequences import in_order
 from malleable.frontend.values.conditions import narrowed
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.leaves import inject, inject_list
-from malleable.frontend.values.raises import fail_where
+from malleable.frontend.values.raises import fail_where, raised
 from malleable.frontend.values.trees import (
     Either,
     Leaf,
@@ -49,8 +50,9 @@ from malleable.frontend.values.values import (
     is_number,
     rebuild,
     refuse_uncertain,
+    select,
+    snapshot,
     table_of,
-    walked,
 )
 
 OF_ONE_END = ("append", "extend", "__iadd__", "pop", "popleft", "clear")
@@ -417,14 +419,7 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
     few = "not enough values to unpack (expected {}{})".format("at least " * (after >= 0), least)
     many = f"too many values to unpack (expected {least})"
     if type(xs) is Choice:
-        known = all(type(o) in (list, tuple) and bounded(o) is None for o in xs.options)
-        more = [len(o) - least if known else 0 for o in xs.options]
-        fits = [n == 0 or (n > 0 and after >= 0) for n in more]
-        for k, n in enumerate(more if any(fits) else ()):
-            if not fits[k]:
-                fail_where(jnp.asarray(xs.index) == k, ValueError(few if n < 0 else many))
-        xs = narrowed(xs, fits) if any(fits) else xs
-        xs = walked(xs) if type(xs) is Choice else xs
+        xs = _unpacked_one_of(xs, before, after, few, many)
     table = table_of(xs)
     content = bounded(xs if table is None else table.keys)
     if content is None:
@@ -439,6 +434,45 @@ def unpacked(xs: Any, before: int, after: int) -> Any:
         return items
     rest = sliced(content, slice(before, n - after))
     return [*items, *rest, *(item_at(content, n - k) for k in range(after, 0, -1))]
+
+
+def _unpacked_one_of(xs: Choice, before: int, after: int, few: str, many: str) -> Any:
+    """The same of one of several, each of which may be a `raise`: column by column."""
+    held: list = [_items_of(x) for x in xs.options]
+    for k, items in enumerate(held):
+        more = len(items) - before - max(after, 0) if type(items) is list else 0
+        if more < 0 or (more and after < 0):
+            held[k] = ValueError(few if more < 0 else many)
+        if isinstance(held[k], Exception):
+            fail_where(jnp.asarray(xs.index) == k, held[k])
+    fits = [not isinstance(items, Exception) for items in held]
+    if not any(fits):
+        raise raised(held[0])
+    one = narrowed(xs, fits)
+    if type(one) is not Choice:
+        return one
+    if None in held:
+        if all(isinstance(x, list | tuple) for x in one.options):
+            return snapshot(one)
+        raise one.mixed("unpacked")
+    held = [items for items in held if type(items) is list]
+    column = lambda at: select(one.index, [x[at] for x in held], xs.where)  # noqa: E731
+    sizes = {*map(len, held)}
+    if len(sizes) == 1:
+        return list(map(column, range(*sizes)))
+    rest = Choice(one.index, [x[before : len(x) - after] for x in held], xs.where)
+    return [*map(column, range(before)), *snapshot(rest), *map(column, range(-after, 0))]
+
+
+def _items_of(x: Any) -> list | Exception | None:
+    """What `a, b = x` goes over; None where a value or code of the user's says what that is."""
+    kind, goes = type(x), getattr(type(x), "__iter__", None)
+    if not (goes or hasattr(kind, "__getitem__")) or (is_number(x) and not np.ndim(unbox(x))):
+        return TypeError(f"cannot unpack non-iterable {x.__class__.__name__} object")
+    if isinstance(x, dict | set):
+        refuse_uncertain(x)
+    plain = type(goes) is types.WrapperDescriptorType and not hasattr(kind, "__next__")
+    return list(x) if (plain or goes is Box.__iter__) and bounded(x) is None else None
 
 
 def spread_items(xs: Any) -> Any:

@@ -4,7 +4,6 @@ A read gives what the chosen one holds, a write reaches that one: `places[k].n +
 to itself or one more. What may run code of the user's runs by case, as an `if` would.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from jax import numpy as jnp
@@ -34,18 +33,10 @@ def is_plain_attribute(o, name: str) -> bool:
     return own and name in journal.fields(o) and not hasattr(journal.member(kind, name), "__set__")
 
 
-def each_place(x: Choice, write: Callable) -> None:
-    """write(option, whether it is this one), for each."""
-    for k, option in enumerate(x.options):
-        write(option, jnp.asarray(x.index) == k)
-
-
 def set_attribute(x: Choice, name: str, value) -> None:
-    def write(o, here):
+    for k, o in enumerate(x.options):
         journal.touch_attr(o, name)
-        vars(o)[name] = if_else(here, value, vars(o)[name])
-
-    each_place(x, write)
+        vars(o)[name] = if_else(jnp.asarray(x.index) == k, value, vars(o)[name])
 
 
 def is_plain_item(x: Choice, i) -> bool:
@@ -64,11 +55,9 @@ def is_plain_item(x: Choice, i) -> bool:
 
 
 def set_item(x: Choice, i, value) -> None:
-    def write(o, here):
+    for k, o in enumerate(x.options):
         (journal.touch_dict if type(o) is dict else journal.touch_list)(o)
-        o[i] = if_else(here, value, o[i])
-
-    each_place(x, write)
+        o[i] = if_else(jnp.asarray(x.index) == k, value, o[i])
 
 
 def settled(x) -> Any:
