@@ -1,5 +1,8 @@
 """Python's numbers on traced values: bools count as integers, round() knows decimals."""
 
+import math
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +94,14 @@ LOOSE = {  # a float of Python's meets NumPy's integers, and the result a narrow
     "bool": lambda x, h: (x > 5) * 0.7 * h,
     "sum": lambda x, h: x.sum() * 0.1 * h,
     "loop": _added,
+    "divmod": lambda x, h: divmod(x, 1.5)[1] * h,
+    "rdivmod": lambda x, h: divmod(7.5, x)[0] * h,
+    "pow": lambda x, h: pow(x, 2.0) * h,
+    "method": lambda x, h: x.__mul__(0.5) * h,
+    "descriptor": lambda x, h: type(x).__rmul__(x, 0.5) * h,
+    "prod": lambda x, h: math.prod(x, start=0.5) * h,
+    "sumprod": lambda x, h: sum(map(operator.mul, x, [0.1, 0.2])) * h,
+    "added": lambda x, h: sum(x, 0.5) * h,
 }
 WIDE = {
     "masked": lambda x, h: (0.1 * x[x > 5]).sum() * h,
@@ -115,7 +126,7 @@ def test_a_float_that_an_integer_of_numpy_met_is_as_wide_or_noted(name, narrow):
 @pytest.mark.parametrize("name", LOOSE)
 def test_a_float_that_an_integer_of_jax_met_is_jaxs(name):
     if name == "loop":
-        fun = lambda x, h: 0.5 * jnp.arange(2, dtype="uint8") * h
+        fun = lambda x, h: sum(0.5 * jnp.arange(2, dtype="uint8")) * h
     else:
         fun = LOOSE[name]
     x, h = jnp.array([200, 3], "uint8"), jnp.ones(2, "bfloat16")

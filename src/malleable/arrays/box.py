@@ -117,21 +117,26 @@ def _unary(fun):
     return method
 
 
+def _define(name, method):
+    method.__name__ = f"__{name}__"
+    setattr(Box, method.__name__, method)
+
+
 for _name, _ufunc in functions.OPERATORS.items():
     _fun = numbers.power if _name == "pow" else getattr(operator, f"__{_name}__")
     _of_jax = None if _name in ("and", "or", "xor") else _fun
     _fun = numbers.by_zero(_fun) if _name in ("floordiv", "mod") else _fun
     _fun = (numbers.logical if _name in ("and", "or", "xor") else numbers.arithmetic)(_fun)
     _fun = PRODUCT if _name == "matmul" else _fun
-    setattr(Box, f"__{_name}__", _binary(_fun, False, _of_jax))
-    setattr(Box, f"__r{_name}__", _binary(_fun, True, _of_jax))
-    setattr(Box, f"__i{_name}__", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))
+    _define(_name, _binary(_fun, False, _of_jax))
+    _define(f"r{_name}", _binary(_fun, True, _of_jax))
+    _define(f"i{_name}", _in_place(getattr(operator, f"__i{_name}__"), _ufunc))
 for _name, _fun in functions.ORDERED.items():
-    setattr(Box, f"__{_name}__", _binary(_fun, False, _fun.__wrapped__))
+    _define(_name, _binary(_fun, False, _fun.__wrapped__))
 for _name in ("neg", "pos", "abs", "invert"):
-    setattr(Box, f"__{_name}__", _unary(numbers.unary(getattr(operator, _name))))
-Box.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[attr-defined]
-Box.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[attr-defined]
+    _define(_name, _unary(numbers.unary(getattr(operator, _name))))
+_define("divmod", lambda self, other: (self // other, self % other))
+_define("rdivmod", lambda self, other: (other // self, other % self))
 
 _plain_view = Box.view
 
@@ -145,9 +150,5 @@ def _view(self, dtype=None, type=None):
 
 Box.view = _view  # type: ignore[method-assign]
 Box.__getitem__, Box.__setitem__ = get_item, set_item  # type: ignore[attr-defined]
-Box.__array_ufunc__ = (  # type: ignore[attr-defined]
-    lambda self, ufunc, method, *inputs, **kwargs: run_ufunc(ufunc, method, inputs, kwargs)
-)
-Box.__array_function__ = (  # type: ignore[attr-defined]
-    lambda self, func, types, args, kwargs: run_function(func, args, kwargs)
-)
+_define("array_ufunc", lambda self, ufunc, method, *xs, **kw: run_ufunc(ufunc, method, xs, kw))
+_define("array_function", lambda self, fun, types, args, kw: run_function(fun, args, kw))

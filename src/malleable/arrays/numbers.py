@@ -56,9 +56,7 @@ def as_integer(x):
     """A bool as the integer it is in arithmetic; any other value as it is."""
     if not is_python_bool(x):
         return x
-    if not isinstance(x, jax.Array):
-        return int(x)
-    return compat.convert(x, jnp.asarray(0).dtype, True)
+    return compat.convert(x, jnp.asarray(0).dtype, True) if isinstance(x, jax.Array) else int(x)
 
 
 _BOOL = np.dtype(bool)

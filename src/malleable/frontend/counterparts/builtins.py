@@ -28,7 +28,7 @@ from jax import numpy as jnp
 
 from malleable import compat
 from malleable.arrays import journal
-from malleable.arrays.box import Box, Masked, any_traced, is_traced, unbox
+from malleable.arrays.box import Box, Masked, any_traced, is_traced, rebox, unbox
 from malleable.arrays.content import PYTHON_TYPES
 from malleable.arrays.numbers import (
     as_integer,
@@ -46,7 +46,7 @@ from malleable.frontend.counterparts.scalars import content, python_scalar, trut
 from malleable.frontend.counterparts.texts import outlined
 from malleable.frontend.values import conditions, unwinding, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
-from malleable.frontend.values.raises import may_be_int, note_class, operands, whole_number
+from malleable.frontend.values.raises import may_be_int, note_class, note_type, whole_number
 from malleable.frontend.values.trees import DICTS, Leaf, note_types
 from malleable.notes import note
 from malleable.python_source.effects import effect_of
@@ -435,10 +435,15 @@ def sum_(iterable, /, start=0):
 
 def _added(rows, start):
     """start + rows[0] + rows[1] + ..., in the type that the first of these sums has."""
-    kind = jnp.result_type(unbox(start), rows.dtype)
+    found = unbox(start), unbox(rows) if type(rows) is Box else rows.dtype
+    kind, weak = jax.dtypes.result_type(*found, return_weak_type_flag=True)  # type: ignore[misc]
     if kind.kind == "b":
         return start | rows.any(axis=0)
-    return start + rows.sum(axis=0, dtype=kind)
+    out = start + rows.sum(axis=0, dtype=kind)
+    if weak and type(rows) is Box and (kind.kind in "fc" or rows.immutable is True):
+        out = rebox(compat.convert(unbox(out), kind, True), rows.immutable is True)
+    note_type("sum", operator.add, (start, rows), out)
+    return out
 
 
 def acts(iterable) -> str:
@@ -526,7 +531,7 @@ def round_(number, ndigits=None):
 
 def pow_(base, exp, mod=None):
     if mod is None:
-        return base**exp
+        return session().call(operator.pow, base, exp)
     if any(map(is_traced, (base, exp, mod))):
         raise TransformError(
             "pow() with a modulus is given a traced value",
@@ -537,8 +542,7 @@ def pow_(base, exp, mod=None):
 
 
 def _divmod(x, y):
-    x, y = operands("//", x, y)
-    return x // y, x % y
+    return session().call(operator.floordiv, x, y), session().call(operator.mod, x, y)
 
 
 def type_(*args, **kwargs):

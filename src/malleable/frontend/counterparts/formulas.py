@@ -26,10 +26,6 @@ def solve(a, b, lower=False, assume_a=None, transposed=False):
     return jax.scipy.linalg.solve(a, b, lower=lower, assume_a="pos" if positive else "gen")
 
 
-def inv(a):
-    return jnp.linalg.inv(a)
-
-
 def pinv(a, atol=None, rtol=None, return_rank=False):
     a, s = jnp.asarray(a), jnp.linalg.svd(a, compute_uv=False)
     rtol = max(a.shape) * jnp.finfo(s.dtype).eps if rtol is None and atol is None else rtol
@@ -49,16 +45,8 @@ def cho_solve(c_and_lower, b):
     return jax.scipy.linalg.cho_solve((c, bool(lower)), b)
 
 
-def norm(a, ord=None, axis=None, keepdims=False):
-    return jnp.linalg.norm(jnp.asarray(a), ord, axis, keepdims)
-
-
 def eigvalsh(a, b=None, lower=True):
     return jax.scipy.linalg.eigh(a, b, lower=lower, eigvals_only=True)
-
-
-def svdvals(a):
-    return jnp.linalg.svd(a, compute_uv=False)
 
 
 def solve_toeplitz(c_or_cr, b):
@@ -165,10 +153,6 @@ def convolve(input, weights, mode="reflect", cval=0.0, origin=0):
 def qr_insert(Q, R, u, k, which="row"):
     matrix = jnp.insert(jnp.asarray(Q) @ R, k, u, axis=0 if which == "row" else 1)
     return jnp.linalg.qr(matrix, "complete" if Q.shape[0] == Q.shape[1] else "reduced")
-
-
-def zeta(x, q=None):
-    return jax.scipy.special.zeta(x, 1.0 if q is None else q)
 
 
 def evaluate_pieces(c, x, at, derivative, extrapolate):
@@ -322,15 +306,19 @@ def ranked_before(x, method, return_ties=False, xp=None):
 
 IN_PLACE = {"evaluate": evaluate_pieces, "evaluate_bernstein": evaluate_bernstein}
 OWN = {
-    "scipy.special": {"zeta": zeta},
+    "scipy.special": {"zeta": lambda x, q=None: jax.scipy.special.zeta(x, 1.0 if q is None else q)},
     "scipy.linalg": {
-        **{"solve": solve, "inv": inv, "pinv": pinv, "pinvh": pinv, "lstsq": lstsq, "norm": norm},
-        **{"eigvalsh": eigvalsh, "svdvals": svdvals, "solve_toeplitz": solve_toeplitz},
-        **{"qr_insert": qr_insert, "cho_solve": cho_solve},
+        **{"solve": solve, "pinv": pinv, "pinvh": pinv, "lstsq": lstsq, "cho_solve": cho_solve},
+        **{"eigvalsh": eigvalsh, "solve_toeplitz": solve_toeplitz, "qr_insert": qr_insert},
         **{"solve_banded": solve_banded, "solveh_banded": solveh_banded},
         **{"solve_sylvester": solve_sylvester, "issymmetric": issymmetric},
         **{"solve_continuous_lyapunov": solve_continuous_lyapunov, "ishermitian": ishermitian},
         "eig": lambda a: jnp.linalg.eig(a),
+        "inv": lambda a: jnp.linalg.inv(a),
+        "norm": lambda a, ord=None, axis=None, keepdims=False: jnp.linalg.norm(
+            jnp.asarray(a), ord, axis, keepdims
+        ),
+        "svdvals": lambda a: jnp.linalg.svd(a, compute_uv=False),
         "eigvals": lambda a: jnp.linalg.eigvals(a),
     },
     "scipy.signal": {

@@ -9,6 +9,7 @@ import bisect
 import cmath
 import functools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,6 +23,7 @@ from jax.scipy.stats import rankdata as rank
 from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.numbers import python_bool
+from malleable.frontend.common.session import session
 from malleable.frontend.values.raises import fail_where, in_domain
 
 
@@ -122,6 +124,10 @@ def _dist(p, q):
     if len(p) != len(q):
         raise ValueError("both points must have the same number of dimensions")
     return _real(_hypot)(*(a - b for a, b in zip(p, q, strict=True)))
+
+
+def _times(x, y):
+    return session().call(operator.mul, x, y)
 
 
 def _remainder(x, y):
@@ -332,7 +338,7 @@ _CMATH = {
 }
 _ITEMS = {
     "dist": _dist,
-    "prod": lambda xs, *, start=1: functools.reduce(lambda product, x: product * x, xs, start),
+    "prod": lambda xs, *, start=1: functools.reduce(_times, xs, start),
     "fsum": lambda xs: python_scalar(sum(map(to_float, xs)), float),
     "sumprod": lambda p, q, /: sum(a * b for a, b in zip(p, q, strict=True)),
 }

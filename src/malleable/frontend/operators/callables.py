@@ -614,7 +614,7 @@ class Caller(Classes):
     def _descriptor(self, f, owner, /, *args, **kwargs):
         """`list.append(xs, x)`: told to the journal as `xs.append(x)` is."""
         if isinstance(owner, Box):  # `np.ndarray.sum(x)`
-            return getattr(owner, f.__name__)(*args, **kwargs)
+            return self.call(getattr(owner, f.__name__), *args, **kwargs)
         if f.__name__ in _ITEMS and isinstance(owner, list | tuple) and is_traced(args[0]):
             return lookups.at_traced(owner, f.__name__, *args)
         if f.__name__ in functions.MUTATORS:
