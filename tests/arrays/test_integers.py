@@ -202,3 +202,28 @@ def test_an_integer_of_numpy_or_a_float_of_python_leaves_a_note():
     with listen() as notes:
         jax.jit(autograph(f))(np.array([100, 3, -4], np.int8))
     assert any("a number of Python's or one of int8 is float" in n.what for n in notes)
+
+
+CASTS = np.array([np.nan, np.inf, -np.inf, 1e10, -1e10, 1e19, -1.5, 300.5, 2.0**31, 2.0**63, 3e9])
+
+
+@pytest.mark.parametrize("kind", "int8 uint8 int16 int32 uint32 int64 uint64".split())
+def test_a_float_that_no_integer_holds_is_what_numpy_makes_of_it(kind):
+    with jax.enable_x64(True), np.errstate(invalid="ignore"):
+        for given in (CASTS, CASTS.astype(np.float32), CASTS.astype("bfloat16")):
+            cast = lambda x: x.astype(kind)
+            assert np.array_equal(jax.jit(autograph(cast))(given), cast(given))
+
+
+def test_a_float_of_python_that_an_integer_of_numpy_has_no_room_for_is_noted_or_caught():
+    def caught(x):
+        try:
+            return np.uint32(x) + 0.0
+        except OverflowError:
+            return -7.0
+
+    for x in (-1.0, 1e10, np.inf, 5.5):
+        assert float(jax.jit(autograph(caught))(x)) == caught(x)
+    with listen() as notes:
+        jax.jit(autograph(lambda x: np.uint32(x)))(-1.0)
+    assert [n.what.partition(" is not tested")[0] for n in notes] == ["a float that becomes an int"]

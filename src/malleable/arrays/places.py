@@ -234,12 +234,15 @@ def cast(new, dtype):
 
 
 def retyped(x, dtype):
-    """`x` in another type. Floats wrap around where NumPy's do on x86-64: as signed words, cut."""
+    """`x` in another type, as on x86-64: a float by way of a signed word, its least if outside."""
     kind = np.dtype(dtype)
-    if not is_jax(x) or x.dtype.kind != "f" or kind.kind not in "iu":
+    if not is_jax(x) or kind.kind not in "iu" or not jnp.issubdtype(x.dtype, jnp.floating):
         return x.astype(kind)
-    cut = x.astype(f"i{max(kind.itemsize, 4)}").astype(kind)
-    return jnp.where(x < 0, cut, x.astype(kind)) if kind in (np.uint32, np.uint64) else cut
+    least = float(np.iinfo(word := f"i{max(kind.itemsize, 4)}").min)
+    cut = jnp.where((x >= least) & (x < -least), x, least).astype(word).astype(kind)
+    if kind not in (np.uint32, np.uint64):
+        return cut
+    return jnp.where(x >= -least, jnp.where(x < -2 * least, x, 0).astype(kind), cut)
 
 
 def as_arrays(index):

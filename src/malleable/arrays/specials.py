@@ -292,14 +292,6 @@ def common_type(*arrays):
     return np.common_type(*(np.empty(0, a.dtype) if isinstance(a, Box) else a for a in arrays))
 
 
-def iscomplexobj(x):
-    return np.iscomplexobj(np.empty(0, x.dtype))
-
-
-def isrealobj(x):
-    return not iscomplexobj(x)
-
-
 def apply_along_axis(func1d, axis, arr, *args, **kwargs):
     def row(r):
         return functions.nested_array(unbox(func1d(Box(r, False), *args, **kwargs)))
@@ -352,15 +344,6 @@ def apply_over_axes(func, a, axes):
         new = func(a, axis)
         a = new if np.ndim(new) == np.ndim(a) else np.expand_dims(new, axis)
     return a
-
-
-def partition(a, kth, axis=-1, kind="introselect", order=None):
-    """Sorted all through, which is one of the partitions."""
-    return np.sort(a, axis)
-
-
-def argpartition(a, kth, axis=-1, kind="introselect", order=None):
-    return np.argsort(a, axis)
 
 
 def poly(seq_of_zeros):
@@ -505,7 +488,7 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
-    **_by_name(nan_to_num, reshape, astype, diag, flip, rot90, unstack, iscomplexobj, isrealobj),
+    **_by_name(nan_to_num, reshape, astype, diag, flip, rot90, unstack),
     **{f: _method(f.__name__) for f in (np.ravel, np.diagonal)},
     np.transpose: lambda a, axes=None: a.transpose(axes),
     np.swapaxes: lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
@@ -516,6 +499,8 @@ _OF_BOXES: dict[Any, Any] = {
         np.broadcast_to, lambda x, shape, *_, **__: jnp.broadcast_to(x, shape)
     ),
     _WINDOWS: _strided_view(_WINDOWS),
+    np.iscomplexobj: lambda x: x.dtype.kind == "c",
+    np.isrealobj: lambda x: x.dtype.kind != "c",
     np.real: lambda val: val.real,
     np.imag: lambda val: val.imag,
     np.copy: lambda a, order="K", subok=False: (
@@ -531,7 +516,9 @@ _OF_TRACED = {
     np.unique: distinct,
     **dict.fromkeys((np.concatenate, np.hstack), concatenated),
     **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, apply_along_axis),
-    **_by_name(choose, poly, apply_over_axes, partition, argpartition),
+    **_by_name(choose, poly, apply_over_axes),
+    np.partition: lambda a, kth, axis=-1, *_, **__: np.sort(a, axis),  # which is one of them
+    np.argpartition: lambda a, kth, axis=-1, *_, **__: np.argsort(a, axis),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
 }
 _UNSIZED = (

@@ -475,6 +475,8 @@ CHECKED = {
     "too large for its bits": lambda n: 1 << n,
     "ArithmeticError": lambda n: 3**n,
     "an integer is too large": lambda n: n * 2**30,
+    "an integer is too large for": lambda n: int(n * 1e30),
+    "Python integer out of bounds for uint8": lambda n: np.uint8(float(n) - 71),
 }
 
 

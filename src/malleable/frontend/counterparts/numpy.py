@@ -282,7 +282,9 @@ def _constructor(kind):
     def call(*args, **kwargs):
         if not args or dtype is None or not any_jax(unbox(args)):
             return rebox_numpy(kind(*unbox(args), **unbox(kwargs)))
-        value = jnp.asarray(functions.nested_array(unbox(args[0])))
+        loose = dtype.kind in "iu" and raises.is_weak(args[0]) and not np.ndim(unbox(args[0]))
+        x = raises.whole_number(args[0], functions.canonical(dtype)) if loose else args[0]
+        value = jnp.asarray(functions.nested_array(unbox(x)))
         if value.dtype.kind == "c" and dtype.kind not in "cb":
             value = value.real
         return wrap(_typed(value, dtype))
@@ -455,14 +457,6 @@ def arange(*args, dtype=None, **kwargs):
 _arange = _made("arange")
 
 
-def isscalar(element):
-    return element.scalar if isinstance(element, Box) else np.isscalar(element)
-
-
-def iterable(y):
-    return len(y.shape) > 0 if isinstance(y, Box) else np.iterable(y)
-
-
 def roots(p):
     """np.roots; a leading coefficient that is traced counts as not zero."""
     raw = unbox(p)
@@ -519,11 +513,6 @@ def ndenumerate(arr):
     return ((i, box[i]) for i in np.ndindex(box.shape))
 
 
-def broadcast(*args):
-    """np.broadcast, for its shape."""
-    return np.broadcast(*(np.broadcast_to(np.int8(0), np.shape(unbox(a))) for a in args))
-
-
 def _limits(kind):
     """np.finfo or np.iinfo of a type or of a number."""
     return lambda dtype: kind(dtype.dtype if isinstance(dtype, Box) else unbox(dtype))
@@ -573,11 +562,13 @@ def delete(arr, obj, axis=None):
 
 _CREATION: dict[str, Callable] = {
     "asanyarray": asarray,
+    "isscalar": lambda x: x.scalar if isinstance(x, Box) else np.isscalar(x),
+    "iterable": lambda y: y.ndim > 0 if isinstance(y, Box) else np.iterable(y),
     "asfortranarray": lambda a, dtype=None, **kwargs: asarray(a, dtype, "F"),
 }
 for _fun in (
     *(array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange),
-    *(argwhere, delete, isscalar, iterable, roots, polyval, piecewise, fromfunction, fromiter),
+    *(argwhere, delete, roots, polyval, piecewise, fromfunction, fromiter),
 ):
     _CREATION[_fun.__name__] = _fun
 for _name in (
@@ -594,8 +585,9 @@ for _name in ("issubdtype", "promote_types", "seterr", "geterr", "isdtype", "min
     _CREATION[_name] = _native(getattr(np, _name))
 _CLASSES: dict[Any, Any] = {
     **{f: f for f in (np.errstate, np.dtype)},
-    **{getattr(np, f.__name__): f for f in (ndenumerate, nditer, broadcast)},
+    **{getattr(np, f.__name__): f for f in (ndenumerate, nditer)},
     **{kind: _limits(kind) for kind in (np.finfo, np.iinfo)},
+    np.broadcast: lambda *xs: np.broadcast(*(np.broadcast_to(0, np.shape(unbox(x))) for x in xs)),
     np.ndarray: _made("ndarray"),
     np.ndindex: lambda *shape: np.ndindex(*unbox(shape)),
 }

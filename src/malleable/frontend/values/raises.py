@@ -48,7 +48,7 @@ def is_asked(error: BaseException | None = None) -> bool:
 
 DIVISION = "a division by zero is not tested: it is inf or nan, and any number among integers"
 INDEX = "an index is not tested: beyond the end it is the last item, before the start the first"
-WHOLE = "a float that becomes an int is not tested: nan and inf are some number then"
+WHOLE = "a float that becomes an int is not tested: nan, inf and what is too large are some number"
 BEYOND = "the domain of a function of `math` is not tested: outside of it is inf or nan"
 WRAPS = "an int of Python's is not tested: one that is too large for its bits wraps around"
 
@@ -294,8 +294,8 @@ def whole_numbers(args: tuple) -> tuple:
     return tuple(map(whole_number, args))
 
 
-def whole_number(x):
-    """A float of which somebody wants the integer."""
+def whole_number(x, kind=None):
+    """A float of which somebody wants the integer; kind: NumPy's type for it."""
     value = unbox(x)
     if not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
         return x
@@ -305,6 +305,11 @@ def whole_number(x):
     nan, inf = jnp.isnan(value), jnp.isinf(value)
     raise_where(nan, ValueError("cannot convert float NaN to integer"))
     raise_where(inf, OverflowError("cannot convert float infinity to integer"))
+    info, whole = jnp.iinfo(kind or jnp.result_type(int)), jnp.trunc(value)
+    far = (whole < info.min) | (whole >= float(info.max) + 1)
+    if kind or session().options.checked:
+        error = OverflowError(f"Python integer out of bounds for {info.dtype}")
+        raise_where(far & ~inf, error if kind else NO_ROOM)
     return swapped(nan | inf, 0, x)
 
 
