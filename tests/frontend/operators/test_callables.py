@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from malleable import notes
+from malleable import autograph, notes
 from malleable.arrays import journal
 from malleable.arrays.box import Box, unbox
 from malleable.errors import TransformError
@@ -207,6 +207,27 @@ def test_generic_functions_dispatch_on_the_class_a_value_pretends(call, seen):
     out = []
     traced(lambda x: out.append(call(name, x)) or x, 1.0)
     assert out == ["float"] and call(name, "a") == "any"
+
+
+class _Kinds:
+    @functools.singledispatchmethod
+    def of(self, x):
+        return 0
+
+    @of.register
+    def _(self, x: float):
+        return 1 if x > 0 else 2
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_method_is_picked_as_python_picks_it(wide):
+    run = jax.jit(autograph(lambda x: _Kinds().of(x)))
+    with jax.enable_x64(wide), notes.listen() as heard:
+        for x in (1.5, -1.5, np.float64(1.5), 3):
+            assert run(x) == _Kinds().of(x)
+    assert [n.what for n in heard] == (
+        [] if wide else ["a function is picked by a class that is float32 or float64"]
+    )
 
 
 def test_a_cache_is_passed_by_traced_values(call, seen):

@@ -559,6 +559,11 @@ _WIDE = {np.float32: np.float64, np.int32: np.int64, np.uint32: np.uint64}
 _WIDE |= {np.complex64: np.complex128}
 
 
+def wide_class(x):
+    """The class of 64 bits that the value may have in Python, whose box has one of 32."""
+    return _WIDE.get(x.__class__) if is_traced(x) and not jax.config.jax_enable_x64 else None
+
+
 def isinstance_(x, kinds):
     """Whether the value that a box stands for is of a class, an abstract one too."""
     mixed = type(x) is values.Choice and x.number is None
@@ -576,7 +581,7 @@ def isinstance_(x, kinds):
         return any(isinstance_(x, kind) for kind in every)
     if type(kinds).__instancecheck__ is abc.ABCMeta.__instancecheck__:
         return issubclass(x.__class__, kinds)
-    wide = _WIDE.get(x.__class__) if x.traced and not jax.config.jax_enable_x64 else None
+    wide = wide_class(x)
     return isinstance(x, kinds) or (wide is not None and issubclass(wide, kinds))
 
 

@@ -45,10 +45,6 @@ def cho_solve(c_and_lower, b):
     return jax.scipy.linalg.cho_solve((c, bool(lower)), b)
 
 
-def eigvalsh(a, b=None, lower=True):
-    return jax.scipy.linalg.eigh(a, b, lower=lower, eigvals_only=True)
-
-
 def solve_toeplitz(c_or_cr, b):
     column, row = c_or_cr if isinstance(c_or_cr, tuple) else (c_or_cr, None)
     return jnp.linalg.solve(jax.scipy.linalg.toeplitz(column, row), b)
@@ -205,10 +201,6 @@ def solve_sylvester(a, b, q):
     return jnp.linalg.solve(whole, q.ravel()).reshape(q.shape)
 
 
-def solve_continuous_lyapunov(a, q):
-    return solve_sylvester(a, jnp.conj(jnp.asarray(a).T), q)
-
-
 def issymmetric(a, atol=None, rtol=None):
     a = jnp.asarray(a)
     if atol is None and rtol is None:
@@ -309,10 +301,11 @@ OWN = {
     "scipy.special": {"zeta": lambda x, q=None: jax.scipy.special.zeta(x, 1.0 if q is None else q)},
     "scipy.linalg": {
         **{"solve": solve, "pinv": pinv, "pinvh": pinv, "lstsq": lstsq, "cho_solve": cho_solve},
-        **{"eigvalsh": eigvalsh, "solve_toeplitz": solve_toeplitz, "qr_insert": qr_insert},
+        **{"solve_toeplitz": solve_toeplitz, "qr_insert": qr_insert, "ishermitian": ishermitian},
         **{"solve_banded": solve_banded, "solveh_banded": solveh_banded},
         **{"solve_sylvester": solve_sylvester, "issymmetric": issymmetric},
-        **{"solve_continuous_lyapunov": solve_continuous_lyapunov, "ishermitian": ishermitian},
+        "solve_continuous_lyapunov": lambda a, q: solve_sylvester(a, jnp.conj(jnp.asarray(a).T), q),
+        "eigvalsh": lambda a, b=None, lower=True: jax.scipy.linalg.eigh(a, b, lower, True),
         "eig": lambda a: jnp.linalg.eig(a),
         "inv": lambda a: jnp.linalg.inv(a),
         "norm": lambda a, ord=None, axis=None, keepdims=False: jnp.linalg.norm(

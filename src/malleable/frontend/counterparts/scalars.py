@@ -100,16 +100,13 @@ def _listed(x):
     return list(x) if isinstance(x, Iterable) and not scalar else x
 
 
-def _real(fun: Callable, out: type = float) -> Callable:
-    return lambda *args: python_scalar(fun(*map(to_float, args)), out)
+def _between(number: Callable, kind: type) -> Callable:
+    """A function of numbers of Python's, from one of JAX's numbers."""
+    return lambda fun, out=kind: lambda *args: python_scalar(fun(*map(number, args)), out)
 
 
-def _integer(fun: Callable) -> Callable:
-    return lambda *args: python_scalar(fun(*map(content, args)), int)
-
-
-def _complex(fun: Callable, out: type = complex) -> Callable:
-    return lambda *args: python_scalar(fun(*map(to_complex, args)), out)
+_real, _integer = _between(to_float, float), _between(content, int)
+_complex = _between(to_complex, complex)
 
 
 def _log(x, base=None):
@@ -128,10 +125,6 @@ def _dist(p, q):
 
 def _times(x, y):
     return session().call(operator.mul, x, y)
-
-
-def _remainder(x, y):
-    return x - y * jnp.round(x / y)
 
 
 def _factorial(n):
@@ -180,14 +173,6 @@ def _isclose(a, b, *, rel_tol=1e-09, abs_tol=0.0):
 def _frexp(x):
     mantissa, exponent = jnp.frexp(to_float(x))
     return python_scalar(mantissa, float), python_scalar(exponent, int)
-
-
-def _ldexp(x, i):
-    return python_scalar(jnp.ldexp(to_float(x), content(i)), float)
-
-
-def _modf(x):
-    return tuple(python_scalar(part, float) for part in jnp.modf(to_float(x)))
 
 
 def _polar(z):
@@ -264,10 +249,6 @@ def _products(x, y):
     return (dx * dy).sum(), (dx * dx).sum(), (dy * dy).sum(), jnp.mean(xs), jnp.mean(ys)
 
 
-def _covariance(x, y, /):
-    return python_scalar(_products(x, y)[0] / (len(x) - 1), float)
-
-
 def _correlation(x, y, /, *, method="linear"):
     if method == "ranked":
         x, y = (list(rank(_column(z))) for z in (x, y))
@@ -286,10 +267,11 @@ def _linear_regression(x, y, /, *, proportional=False):
     return statistics.LinearRegression(*(python_scalar(part, float) for part in parts))
 
 
-_NAMED = (_geometric_mean, _harmonic_mean, _quantiles, _covariance, _correlation, _mean)
+_NAMED = (_geometric_mean, _harmonic_mean, _quantiles, _correlation, _mean)
 _STATISTICS = {
     **{f.__name__[1:]: f for f in (*_NAMED, _linear_regression)},
     "fmean": _mean,
+    "covariance": lambda x, y, /: python_scalar(_products(x, y)[0] / (len(x) - 1), float),
     "variance": _spread(True, False),
     "pvariance": _spread(False, False),
     "stdev": _spread(True, True),
@@ -320,14 +302,17 @@ _MATH = {
     **{name: _real(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
     **{name: _real(getattr(special, name)) for name in ("erf", "erfc", "gamma")},
     "lgamma": _real(special.gammaln),
-    **{f.__name__[1:]: _real(f) for f in (_log, _hypot, _remainder)},
+    **{f.__name__[1:]: _real(f) for f in (_log, _hypot)},
     "pow": _real(jnp.power),
+    "remainder": _real(lambda x, y: x - y * jnp.round(x / y)),
+    "ldexp": lambda x, i: python_scalar(jnp.ldexp(to_float(x), content(i)), float),
+    "modf": lambda x: tuple(python_scalar(part, float) for part in jnp.modf(to_float(x))),
     "fma": _real(lambda x, y, z: x * y + z),
     "gcd": _integer(lambda *xs: functools.reduce(jnp.gcd, xs, 0)),
     "lcm": _integer(lambda *xs: functools.reduce(jnp.lcm, xs, 1)),
     **{f.__name__[1:]: _integer(f) for f in (_factorial, _isqrt)},
     **{f.__name__[1:]: _combinatorial(f) for f in (_comb, _perm)},
-    **{f.__name__[1:]: f for f in (_isclose, _frexp, _ldexp, _modf)},
+    **{f.__name__[1:]: f for f in (_isclose, _frexp)},
 }
 _CMATH = {
     **{name: _complex(getattr(jnp, name)) for name in _SAME_COMPLEX.split()},

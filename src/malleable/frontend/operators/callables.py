@@ -51,7 +51,7 @@ from malleable.frontend.counterparts.replaced import (
 from malleable.frontend.counterparts.texts import by_text, by_texts, is_text, refuse_text
 from malleable.frontend.operators import comprehensions, items, lookups, tables
 from malleable.frontend.operators.chosen import gone_over, holds, is_place, settled
-from malleable.frontend.operators.classes import Classes
+from malleable.frontend.operators.classes import Classes, dispatch_of
 from malleable.frontend.operators.dunders import BINARY, COMPARISONS, UNARY, Dunders
 from malleable.frontend.operators.generators import beginning, passed_on, started, tried
 from malleable.frontend.operators.hidden import (
@@ -250,8 +250,8 @@ class Caller(Classes):
             return _weakly(self._jax, f)
         if kind == kinds.CONVERT:
             return self._clone(f)
-        if hasattr(f, "dispatch") and hasattr(f, "registry"):  # functools.singledispatch
-            return _weakly(self._dispatched, f)
+        if dispatch_of(f) is not None:
+            return _weakly(self.dispatched, f)
         return _weakly(self._as_it_is, f)
 
     def _clone(self, f) -> Callable:
@@ -283,9 +283,6 @@ class Caller(Classes):
             return self.convert(written, True)(*found, **named)
 
         return started(born(passed_on(out)), as_list, args, kwargs)
-
-    def _dispatched(self, f, /, *args, **kwargs):
-        return self.call(f.dispatch(args[0].__class__), *args, **kwargs)
 
     def _unconverted(self, f, /, *args, **kwargs):
         """Call as it is what cannot be converted; say so, should it be given something traced."""

@@ -2,14 +2,18 @@
 
 import dataclasses
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from malleable import compat
 from malleable.arrays.box import Box
+from malleable.frontend.common.session import note_line
 from malleable.frontend.counterparts import builtins, numpy
 from malleable.frontend.counterparts.replaced import convertible, replacement
+from malleable.frontend.values.raises import may_be_int, note_class
 from malleable.python_source import kinds
 from malleable.python_source.twins import ALWAYS
 
@@ -30,6 +34,12 @@ class Classes:
 
     def __init__(self) -> None:
         self._makers: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+
+    def dispatched(self, f, /, *args, **kwargs):
+        """A function of functools.singledispatch, or a method of singledispatchmethod."""
+        found, held = _by_class(args[0], dispatch_of(f)), inspect.getclosurevars(f).nonlocals
+        found = found.__get__(held["obj"], held["cls"]) if "obj" in held else found
+        return self.call(found, *args, **kwargs)
 
     def make(self, cls, args, kwargs):
         if cls in self.table or cls in builtins.PLAIN or cls in builtins.HIGHER or cls in ALWAYS:
@@ -96,3 +106,23 @@ class Classes:
 
 def _instantiate(cls, /, *args, **kwargs):
     return cls(*args, **kwargs)
+
+
+def _by_class(x, dispatch: Callable):
+    """dispatch(the class of x), or of what x was with 64 bits; a note where they differ."""
+    if may_be_int(x):
+        return note_class(dispatch)
+    found, wide = dispatch(x.__class__), builtins.wide_class(x)
+    if wide is None or dispatch(wide) is found:
+        return found
+    what = f"a function is picked by a class that is {x.__class__.__name__} or {wide.__name__}"
+    note_line(what, compat.where(), "perhaps: jax.config.update('jax_enable_x64', True)")
+    return dispatch(wide) if found is dispatch(object) else found
+
+
+def dispatch_of(f) -> Any:
+    """How a function of functools.singledispatch, or such a method, is picked; None of another."""
+    owner = getattr(f.__dict__.get("register"), "__self__", None)
+    if isinstance(owner, functools.singledispatchmethod):
+        return owner.dispatcher.dispatch
+    return f.dispatch if hasattr(f, "registry") else None
