@@ -108,6 +108,18 @@ def test_compiled_code_that_calls_back_a_function_of_known_values_runs():
     same(lambda a: a * scipy.integrate.quad(lambda x: x * x, 0.0, 1.0)[0], 2.0)
 
 
+@pytest.mark.parametrize("y", [2.0, 0.5])
+def test_one_of_a_tuple_and_none_is_given_on(y):
+    def f(y):
+        kept = None
+        for i in range(2):
+            if y > i:
+                kept = scipy.linalg.lu_factor(np.array([[3.0, 1.0], [1.0, y]]))
+        return scipy.linalg.lu_solve(kept, np.array([y, 1.0]))
+
+    same(f, y)
+
+
 @pytest.mark.parametrize("solve", ["toms748", "fixed_quad", "solve_ivp"])
 def test_what_is_said_to_do_the_same_is_converted(solve):
     def f(a):

@@ -10,6 +10,8 @@ import pytest
 from jax import numpy as jnp
 
 from malleable import autograph, listen
+from malleable.frontend.values.unwinding import is_same
+from malleable.frontend.values.values import Choice
 from tests.frontend.values.test_raises import agree
 
 
@@ -588,3 +590,9 @@ def test_the_context_of_a_raise_in_a_handler_may_be_one_of_several():
         return y
 
     agree(f, (0.5,), (1.2,), (1.7,), (3.0,))
+
+
+def test_one_of_several_dicts_has_no_keys_of_its_own():
+    several = [Choice(np.bool_(k), [{"a": 1.0}, {"b": 2.0}], "") for k in range(2)]
+    assert not is_same(*several)
+    assert is_same({"a": several[0]}, {"a": several[0]})

@@ -29,6 +29,7 @@ from malleable.arrays.box import as_box, is_traced, rebox, unbox
 from malleable.arrays.masked import Masked, unknown_size
 from malleable.errors import TransformError
 from malleable.frontend.counterparts import formulas, jacobians, lapack, numpy, special
+from malleable.frontend.values.values import is_thing
 
 
 class Instead:
@@ -103,6 +104,8 @@ def lifted(original, substitute):
         return into_output(original, substitute)
 
     def run(*args, out: Any = None, **kwargs) -> Any:
+        if (one := next(filter(is_thing, args), None)) is not None:  # of tuples, or None
+            return one.each(lambda o: run(*(o if x is one else x for x in args), out=out, **kwargs))
         selected = next((x for x in args if type(x) is Masked), None)
         if selected is not None:
             if not isinstance(original, np.ufunc):

@@ -644,7 +644,7 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
 def note_missing(thing, trees: list, where: str) -> None:
     """Remember a dict of which one path has a key that the other has not."""
     one, other = (t.keys if isinstance(t, Node) else None for t in trees)
-    if one is not None and other is not None and one != other and isinstance(thing, dict):
+    if one is not None and other is not None and one != other and issubclass(type(thing), dict):
         apart, merged = {*one} ^ {*other}, merged_keys(one, other)
         alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
         alike = alike and not is_unordered(thing)

@@ -358,9 +358,9 @@ def is_same(old, new) -> bool:
     """Whether two contents of a place are one: the same thing, or a container of the same."""
     if old is new:
         return True
-    if isinstance(old, dict) and isinstance(new, dict):
+    if issubclass(type(old), dict) and issubclass(type(new), dict):
         return old.keys() == new.keys() and all(old[k] is new[k] for k in old)
-    if isinstance(old, list) and isinstance(new, list):
+    if issubclass(type(old), list) and issubclass(type(new), list):
         return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
     return False
 
