@@ -1,5 +1,6 @@
 """Odd callables in `mal.jit`: what cannot be looked at is Python's, and functions are pickled."""
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -375,3 +376,25 @@ def test_a_descriptor_is_asked_as_often_as_python_asks_it():
     for calls in (1, 2):
         assert jnp.allclose(f(o, X), jnp.sin(X) * 7)
         assert o.asked == calls
+
+
+class Answering:
+    """It makes up an attribute of any name, or raises what is no AttributeError."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def __getattr__(self, name):
+        return self.given[name]
+
+    def __call__(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize("given", [{}, collections.defaultdict(lambda: 1)], ids=["raises", "any"])
+def test_an_object_that_answers_to_any_name_is_called(given):
+    def f(x, double):
+        return double(x) + 1, float(x) > 2
+
+    for x in (1.0, 3.0):
+        assert mal.jit(f)(jnp.asarray(x), Answering(given)) == f(x, Answering(given))

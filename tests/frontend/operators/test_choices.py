@@ -372,3 +372,20 @@ def test_a_method_of_a_chosen_list_is_the_key_of_a_minimum(x):
         return min(range(2), key=xs.__getitem__)
 
     assert jax.jit(autograph(f))(x) == f(x)
+
+
+class Settings(dict):
+    """A dict read by attributes: it answers no name that it lacks, not even by AttributeError."""
+
+    __getattr__ = dict.__getitem__
+
+
+@pytest.mark.parametrize("x", [1.0, 3.0])
+def test_one_of_several_is_asked_for_no_name_but_the_users(x):
+    def f(x):
+        kept = Settings(a=x, low=1)
+        if x > 2:
+            kept = [Settings(a=3 * x), Settings(a=x, b=x)][x > 5]
+        return kept.a + kept["a"]
+
+    assert_same(f, x)

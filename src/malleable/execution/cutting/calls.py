@@ -86,7 +86,7 @@ class Host:
         return self.call(getattr(x, name), *args, **kwargs)
 
     def call(self, f, /, *args, **kwargs):
-        if getattr(f, "__malleable_host__", False):  # it takes and gives arrays of NumPy
+        if "__malleable_host__" in getattr(f, "__dict__", ()):  # it takes and gives arrays of NumPy
             return self.met(f(*args, **kwargs), args)
         if self.by_numpy and host_function(f) is not None:
             return self.met(host.call(f, *args, **kwargs), args)
@@ -99,7 +99,8 @@ class Host:
 
     def bound(self, f, /, *args, **kwargs) -> functools.partial:
         """A call whose result nobody reads, to be made where it stands."""
-        if getattr(f, "__malleable_host__", False) or (self.by_numpy and host_function(f)):
+        marked = "__malleable_host__" in getattr(f, "__dict__", ())
+        if marked or (self.by_numpy and host_function(f)):
             return functools.partial(self.call, f, *args, **kwargs)
         args = [host.arrive_all(x) for x in args]
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}

@@ -257,7 +257,8 @@ def by_case(choice: values.Choice, fun: Callable, together: Callable = lambda op
     An option for which Python has no `fun` (an attribute of None, say) counts as a `raise`.
     """
     options, where = choice.options, compat.where() or choice.where
-    texts = all(is_plain(getattr(option, "__self__", option)) for option in options)
+    bound = types.MethodType, types.BuiltinMethodType  # others may hold any name
+    texts = all(is_plain(o.__self__ if type(o) in bound else o) for o in options)
     if len(options) > (TEXTS if texts else CANDIDATES):
         name = f"`{choice.name}`" if choice.name else "this value"
         raise TransformError(
