@@ -207,7 +207,7 @@ def test_an_integer_of_numpy_or_a_float_of_python_leaves_a_note():
 CASTS = np.array([np.nan, np.inf, -np.inf, 1e10, -1e10, 1e19, -1.5, 300.5, 2.0**31, 2.0**63, 3e9])
 
 
-@pytest.mark.parametrize("kind", "int8 uint8 int16 int32 uint32 int64 uint64".split())
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
 def test_a_float_that_no_integer_holds_is_what_numpy_makes_of_it(kind):
     with jax.enable_x64(True), np.errstate(invalid="ignore"):
         for given in (CASTS, CASTS.astype(np.float32), CASTS.astype("bfloat16")):

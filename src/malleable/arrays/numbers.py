@@ -297,10 +297,6 @@ def polymul(a1, a2, **options):
     return convolved(a1, a2) if _are_whole(a1, a2) else jnp.polymul(a1, a2, **options)
 
 
-def polyfit(x, y, *args, **options):
-    return jnp.polyfit(x * 1.0, y * 1.0, *args, **options)
-
-
 def unwrap(p, discont=None, axis=-1, period=2 * np.pi):
     """np.unwrap, in which the differences of small integers wrap around."""
     if not _are_whole(p):
@@ -323,6 +319,29 @@ def _of_numbers(fun: Callable, *rest) -> Callable:
     return run
 
 
+_SHIFTS: dict[str, Any] = dict.fromkeys(("averaged_inverted_cdf", "closest_observation"))
+_SHIFTS |= {"interpolated_inverted_cdf": (0, 1), "hazen": (0.5, 0.5), "weibull": (0, 0)}
+_SHIFTS |= {"median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8)}
+
+
+def _quantile(fun: Callable, whole: int) -> Callable:
+    """Of any shape of q, which is part of `whole`; by a linear one: Hyndman, Fan, Am. Stat. 50."""
+
+    @functools.wraps(fun)
+    def run(x, q, axis=None, method="linear", **options):
+        many, q, shift = jnp.shape(q), jnp.ravel(q) if np.ndim(q) > 1 else q, _SHIFTS.get(method)
+        if method in _SHIFTS and (shift is None or fun.__name__.startswith("nan")):
+            raise NotImplementedError(f"JAX has no method {method!r}")
+        if shift:
+            n = math.prod(x.shape if axis is None else (x.shape[k] for k in np.atleast_1d(axis)))
+            at = n * q + shift[0] * whole + q * (1 - sum(shift)) - whole
+            q, method = jnp.clip(at / max(n - 1, 1), 0, whole), "linear"
+        out = fun(x, q, axis, method=method, **options)
+        return out.reshape(many + out.shape[1:]) if len(many) > 1 else out
+
+    return run
+
+
 def _triangle(fun: Callable) -> Callable:
     """np.tril or np.triu: of one axis, of a square of equal rows."""
     return lambda m, k=0: fun(jnp.broadcast_to(m, (len(m),) * 2) if jnp.ndim(m) == 1 else m, k)
@@ -334,10 +353,11 @@ OWN: dict[str, Callable] = {  # by the names that jax.numpy has for them
     **{name: _accumulated(getattr(jnp, name)) for name in _ACCUMULATED.split()},
     **{f.__name__: by_zero(f) for f in (jnp.floor_divide, jnp.remainder, jnp.fmod)},
     "divmod": lambda x, y: (OWN["floor_divide"](x, y), OWN["remainder"](x, y)),
-    **{f.__name__: f for f in (polyder, polymul, polyfit)},
+    **{f.__name__: f for f in (polyder, polymul)},
     **{f.__name__: _triangle(f) for f in (jnp.tril, jnp.triu)},
-    **{f.__name__: _of_numbers(f, 50) for f in (jnp.percentile, jnp.nanpercentile)},
-    **{f.__name__: _of_numbers(f, 0.5) for f in (jnp.quantile, jnp.nanquantile)},
+    **{f.__name__: _quantile(_of_numbers(f, 50), 100) for f in (jnp.percentile, jnp.nanpercentile)},
+    **{f.__name__: _quantile(_of_numbers(f, 0.5), 1) for f in (jnp.quantile, jnp.nanquantile)},
+    "polyfit": lambda x, y, *args, **options: jnp.polyfit(x * 1.0, y * 1.0, *args, **options),
     "positive": _of_numbers(jnp.positive),
     "unwrap": unwrap,
     "convolve": convolved,

@@ -52,14 +52,6 @@ def where(condition, *xs):
     return nonzero(condition) if not xs and any_traced(condition) else DEFAULT
 
 
-def flatnonzero(a):
-    return nonzero(np.ravel(a))[0]
-
-
-def extract(condition, arr):
-    return as_box(arr).ravel()[as_box(condition).ravel() != 0]
-
-
 def compress(condition, a, axis=None, out=None):
     if out is not None or not any_traced((condition, a)):
         return DEFAULT
@@ -200,10 +192,10 @@ def put_along_axis(arr, indices, values, axis=-1):
     arr[tuple(grid)] = values
 
 
-def nan_to_num(x, copy=True, **kwargs):
+def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
     if copy:
         return DEFAULT
-    x[...] = np.nan_to_num(x, **kwargs)
+    x[...] = np.nan_to_num(x, True, nan, posinf, neginf)
     return x
 
 
@@ -370,10 +362,6 @@ def astype(x, dtype, /, *, copy=True, device=None):
     return x.astype(dtype, copy=copy)
 
 
-def diag(v, k=0):
-    return v.diagonal(k) if v.ndim == 2 else DEFAULT
-
-
 def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwargs):
     """A view; strides are counted from the first element of `x`, and stay within it."""
     if not isinstance(x, Box):
@@ -397,10 +385,6 @@ def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwarg
         return np.lib.stride_tricks.as_strided(a, shape, steps_of, writeable=writeable)
 
     return x._view(places.Strided(show))
-
-
-def shares_memory(a, b, max_work=None):
-    return a.root is b.root if isinstance(b, Box) else DEFAULT
 
 
 def broadcast_arrays(*args, subok=False):
@@ -488,7 +472,7 @@ _OF_BOXES: dict[Any, Any] = {
     **{f: _split_views(f) for f in (np.split, np.array_split, np.hsplit, np.vsplit, np.dsplit)},
     **{f: _permuting(f) for f in (np.moveaxis, np.rollaxis)},
     **{f: _reshaping(f) for f in (np.squeeze, np.expand_dims)},
-    **_by_name(nan_to_num, reshape, astype, diag, flip, rot90, unstack),
+    **_by_name(nan_to_num, reshape, astype, flip, rot90, unstack),
     **{f: _method(f.__name__) for f in (np.ravel, np.diagonal)},
     np.transpose: lambda a, axes=None: a.transpose(axes),
     np.swapaxes: lambda a, axis1, axis2: a.swapaxes(axis1, axis2),
@@ -508,15 +492,21 @@ _OF_BOXES: dict[Any, Any] = {
     ),
     np.fliplr: lambda m: flip(m, 1),
     np.flipud: lambda m: flip(m, 0),
-    **dict.fromkeys((np.shares_memory, np.may_share_memory), shares_memory),
+    **dict.fromkeys(
+        (np.shares_memory, np.may_share_memory),
+        lambda a, b, max_work=None: a.root is b.root if isinstance(b, Box) else DEFAULT,
+    ),
+    np.diag: lambda v, k=0: v.diagonal(k) if v.ndim == 2 else DEFAULT,
     np.argmax: _of_complex(True),
     np.argmin: _of_complex(False),
 }
 _OF_TRACED = {
     np.unique: distinct,
     **dict.fromkeys((np.concatenate, np.hstack), concatenated),
-    **_by_name(nonzero, flatnonzero, extract, trim_zeros, polydiv, apply_along_axis),
+    **_by_name(nonzero, trim_zeros, polydiv, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes),
+    np.flatnonzero: lambda a: nonzero(np.ravel(a))[0],
+    np.extract: lambda condition, arr: as_box(arr).ravel()[as_box(condition).ravel() != 0],
     np.partition: lambda a, kth, axis=-1, *_, **__: np.sort(a, axis),  # which is one of them
     np.argpartition: lambda a, kth, axis=-1, *_, **__: np.argsort(a, axis),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),

@@ -815,3 +815,47 @@ def test_types_and_differences_are_made_as_in_numpy(fun, x64):
     with jax.enable_x64(x64):
         got = jax.jit(autograph(fun))(m)
     assert all(map(np.array_equal, jax.tree.leaves(got), jax.tree.leaves(fun(m))))
+
+
+METHODS = ["hazen", "weibull", "median_unbiased", "normal_unbiased", "interpolated_inverted_cdf"]
+ORDERED = {
+    **{m: lambda x, q, m=m: np.quantile(x, q, axis=1, method=m) for m in METHODS},
+    "percent": lambda x, q: np.percentile(x, 100 * q, method="hazen"),
+    "all": lambda x, q: np.quantile(x, 0.3, axis=(0, 1), method="weibull", keepdims=True),
+    "square": lambda x, q: np.quantile(x, q.reshape(2, 3), axis=0),
+    "square of nan": lambda x, q: np.nanpercentile(x, 100 * q.reshape(2, 3), axis=1, keepdims=True),
+    "filled": lambda x, q: np.nan_to_num(np.log(x - 2), True, 7.0, 8.0, -9.0),
+    "filled here": lambda x, q: np.nan_to_num(y := np.log(x - 2), False, 7.0, 8.0, 9.0) + y,
+}
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero|invalid value")
+@pytest.mark.parametrize("name", ORDERED)
+def test_quantiles_are_by_every_formula_of_a_linear_one(name):
+    x, q = np.array([[3.0, 1, 2, 5], [7.0, 0, -1, 4]]), np.array([0, 0.1, 0.33, 0.5, 0.77, 1])
+    with jax.enable_x64(True):
+        got, want = jax.jit(autograph(ORDERED[name]))(x, q), ORDERED[name](x, q)
+        assert got.dtype == want.dtype and np.allclose(got, want, rtol=1e-13)
+
+
+@pytest.mark.parametrize("method", ["closest_observation", "averaged_inverted_cdf"])
+def test_a_quantile_that_jax_lacks_is_refused(method):
+    with pytest.raises(TransformError, match=f"no method '{method}'\n  at .*test_numpy.py"):
+        jax.jit(autograph(lambda x: np.quantile(x, 0.3, method=method)))(np.ones(3))
+
+
+def test_weights_that_sum_to_zero_are_a_zero_division():
+    def mean(x, w, axis=None):
+        try:
+            return np.average(x, axis, w)
+        except ZeroDivisionError:
+            return -1.0
+
+    x = np.array([3.0, 1, 2])
+    for w in ([1.0, -1, 0], [1.0, 2, 3]):
+        w = np.array(w)
+        assert jax.jit(autograph(mean))(x, w) == pytest.approx(mean(x, w))
+        assert np.isfinite(jax.grad(autograph(mean), 1)(x, w)).all()
+    with listen() as notes:
+        jax.jit(autograph(lambda x, w: np.average(x, weights=w)))(x, x)
+    assert "a division by zero is not tested" in notes[0].what

@@ -248,14 +248,30 @@ def _of_masked_arrays(fun):
 
 
 def _dispatched(fun):
-    if fun is np.bincount:
-        return bincount
+    if fun in (np.bincount, np.average):
+        return bincount if fun is np.bincount else average
     if fun in REGULAR:
         return lambda a, *args, **kw: run_function(fun, (*raises.regular(fun, a, *args),), kw)
     if fun in SPECIAL or functions.jax_function(fun) is not None:
         return _function(fun)
     inner = getattr(fun, "_implementation", None)
     return CONVERT if isinstance(inner, types.FunctionType) else _function(fun)
+
+
+def average(a, axis=None, weights=None, *args, **kwargs):
+    """np.average, whose weights may sum to zero: a ZeroDivisionError, also of NumPy's numbers."""
+    if weights is not None:
+        w = functions.nested_array(unbox(weights))
+        zero = (w.sum(axis if w.ndim > 1 else None) == 0).any()
+        error = ZeroDivisionError("Weights sum to zero, can't be normalized")
+        if not isinstance(zero, compat.Tracer):
+            if zero:
+                raise raises.raised(error)
+        elif not raises.is_asked(error):
+            raises.untested(raises.DIVISION)
+        elif raises.raise_where(zero, error):
+            weights = Box(jnp.where(zero, 1, w), False)
+    return _function(np.average)(a, axis, weights, *args, **kwargs)
 
 
 def bincount(x, /, weights=None, minlength=0):
@@ -370,13 +386,6 @@ def require(a, dtype=None, requirements=None, **kwargs):
     return asarray(a, dtype, next(iter(wanted & {"C", "F"}), None))
 
 
-def asarray_chkfinite(a, dtype=None, order=None):
-    """np.asarray_chkfinite; what is traced is not checked."""
-    if not any_traced(a):
-        return Box(np.asarray_chkfinite(unbox(a), dtype), False)
-    return asarray(a, dtype)
-
-
 def _made(name):
     """A creation function whose arguments decide the shape."""
     fun = getattr(np, name)
@@ -463,11 +472,6 @@ def roots(p):
     if not any_jax(raw):
         return rebox_numpy(np.roots(raw))
     return rebox(jnp.roots(functions.nested_array(raw), strip_zeros=False))
-
-
-def polyval(p, x):
-    """np.polyval, with a poly1d too."""
-    return _function(np.polyval)(p.coeffs if isinstance(p, np.poly1d) else p, x)
 
 
 def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
@@ -564,11 +568,15 @@ _CREATION: dict[str, Callable] = {
     "asanyarray": asarray,
     "isscalar": lambda x: x.scalar if isinstance(x, Box) else np.isscalar(x),
     "iterable": lambda y: y.ndim > 0 if isinstance(y, Box) else np.iterable(y),
+    "polyval": lambda p, x: _function(np.polyval)(p.coeffs if isinstance(p, np.poly1d) else p, x),
+    "asarray_chkfinite": lambda a, dtype=None, order=None: (  # what is traced is not checked
+        asarray(a, dtype) if any_traced(a) else Box(np.asarray_chkfinite(unbox(a), dtype), False)
+    ),
     "asfortranarray": lambda a, dtype=None, **kwargs: asarray(a, dtype, "F"),
 }
 for _fun in (
-    *(array, asarray, ascontiguousarray, asarray_chkfinite, require, full, arange),
-    *(argwhere, delete, roots, polyval, piecewise, fromfunction, fromiter),
+    *(array, asarray, ascontiguousarray, require, full, arange),
+    *(argwhere, delete, roots, piecewise, fromfunction, fromiter),
 ):
     _CREATION[_fun.__name__] = _fun
 for _name in (

@@ -64,10 +64,6 @@ def to_float(x) -> Any:
     return python_scalar(content(x), float).value
 
 
-def to_complex(x) -> Any:
-    return python_scalar(content(x), complex).value
-
-
 def when_traced(plain: Callable, traced: Callable) -> Callable:
     """`plain`, and `traced` where one of the arguments is a traced value."""
 
@@ -106,7 +102,7 @@ def _between(number: Callable, kind: type) -> Callable:
 
 
 _real, _integer = _between(to_float, float), _between(content, int)
-_complex = _between(to_complex, complex)
+_complex = _between(lambda x: python_scalar(content(x), complex).value, complex)
 
 
 def _log(x, base=None):
@@ -175,11 +171,6 @@ def _frexp(x):
     return python_scalar(mantissa, float), python_scalar(exponent, int)
 
 
-def _polar(z):
-    z = to_complex(z)
-    return python_scalar(jnp.abs(z), float), python_scalar(jnp.angle(z), float)
-
-
 def _rect(r, phi):
     r, phi = to_float(r), to_float(phi)
     return python_scalar(jax.lax.complex(r * jnp.cos(phi), r * jnp.sin(phi)), complex)
@@ -223,10 +214,6 @@ def _harmonic_mean(data, weights=None):
     return python_scalar(sum(map(content, weights)) / sum(shares), float)
 
 
-def _geometric_mean(data):
-    return python_scalar(jnp.exp(sum(jnp.log(to_float(x)) for x in data) / len(data)), float)
-
-
 def _quantiles(data, *, n=4, method="exclusive"):
     column, size = jnp.sort(_column(data)), len(data)
     inside = method == "inclusive"
@@ -267,10 +254,13 @@ def _linear_regression(x, y, /, *, proportional=False):
     return statistics.LinearRegression(*(python_scalar(part, float) for part in parts))
 
 
-_NAMED = (_geometric_mean, _harmonic_mean, _quantiles, _correlation, _mean)
+_NAMED = (_harmonic_mean, _quantiles, _correlation, _mean)
 _STATISTICS = {
     **{f.__name__[1:]: f for f in (*_NAMED, _linear_regression)},
     "fmean": _mean,
+    "geometric_mean": lambda data: python_scalar(
+        jnp.exp(sum(jnp.log(to_float(x)) for x in data) / len(data)), float
+    ),
     "covariance": lambda x, y, /: python_scalar(_products(x, y)[0] / (len(x) - 1), float),
     "variance": _spread(True, False),
     "pvariance": _spread(False, False),
@@ -319,7 +309,8 @@ _CMATH = {
     **{name: _complex(getattr(jnp, name), bool) for name in ("isnan", "isinf", "isfinite")},
     "log": _complex(_log),
     "phase": _complex(jnp.angle, float),
-    **{f.__name__[1:]: f for f in (_polar, _rect, _isclose)},
+    "polar": lambda z: tuple(_complex(f, float)(z) for f in (jnp.abs, jnp.angle)),
+    **{f.__name__[1:]: f for f in (_rect, _isclose)},
 }
 _ITEMS = {
     "dist": _dist,

@@ -150,7 +150,7 @@ def refuse_foreign(x, by: str = "") -> None:
 
 def _refused(x, by: str) -> TransformError:
     if issubclass(type(x), RANDOM):
-        return _refused_draw(f"`{by}` of a {type(x).__name__} made outside")
+        return _refused_draw(f"`{by}` of a {type(x).__name__}, made before,")
     if isinstance(x, io.IOBase):
         what = f"a file or stream ({type(x).__name__}) is used in a loop or branch"
         hint = "print() works in every step; jax.debug.callback calls a function"
