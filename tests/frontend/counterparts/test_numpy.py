@@ -859,3 +859,21 @@ def test_weights_that_sum_to_zero_are_a_zero_division():
     with listen() as notes:
         jax.jit(autograph(lambda x, w: np.average(x, weights=w)))(x, x)
     assert "a division by zero is not tested" in notes[0].what
+
+
+def _drawn(x):
+    rng, old = np.random.default_rng(0), np.random.RandomState(0)
+    y = np.array(x)
+    rng.shuffle(y)
+    return y, rng.permutation(x), rng.permuted(x, axis=1), rng.choice(x, 3), old.permutation(x)
+
+
+def test_a_generator_moves_what_is_traced():
+    x = np.arange(6.0).reshape(3, 2)
+    for got, want in zip(jax.jit(autograph(_drawn))(x), _drawn(x), strict=True):
+        assert np.array_equal(got, want)
+
+
+def test_piecewise_takes_a_number_and_one_condition():
+    fun = lambda x: np.piecewise(np.asarray(x), x < 0, [lambda t: -t, lambda t: 2 * t])
+    assert jax.jit(autograph(fun))(3.0) == fun(3.0) == 6

@@ -37,6 +37,7 @@ CALLS_BACK = frozenset(  # functions of the user's among the arguments: convert 
     (np.apply_along_axis, np.apply_over_axes, np.piecewise, np.fromfunction)
 )
 REGULAR = frozenset((np.linalg.inv, np.linalg.solve, np.linalg.cholesky))  # or they raise
+MOVES = frozenset(("shuffle", "permutation", "permuted", "choice"))  # methods of a generator
 GRIDS = type(np.r_).__mro__[1].__module__  # where np.r_, np.c_ and np.mgrid are written
 _DISPATCHER = type(np.sum)
 _CACHE: dict[int, tuple[Any, Any]] = {}  # by identity; holds the function, so that it stays its own
@@ -146,6 +147,8 @@ def _find(fun) -> tuple[Any, bool]:
         return None, False
     if type(fun) is _DISPATCHER:
         return _dispatched(fun), True
+    if module.startswith("numpy.random") and fun.__name__ in MOVES:
+        return functools.partial(_moved, fun), True
     if isinstance(fun, types.BuiltinFunctionType):
         return _native(fun), True
     if not isinstance(fun, types.FunctionType) or module.startswith("numpy.testing"):
@@ -186,13 +189,8 @@ def _bound(owner, name, fun):
     if isinstance(owner, np.ufunc):
         return _ufunc(owner, name)
     if isinstance(owner, np.ndarray | np.generic):
-
-        def call(*args, **kwargs):
-            if any_traced((args, kwargs)):
-                return getattr(Box(owner), name)(*args, **kwargs)
-            return rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
-
-        return call
+        known, of_box = _native(fun), lambda *xs, **kw: getattr(Box(owner), name)(*xs, **kw)
+        return lambda *xs, **kw: (of_box if any_traced((xs, kw)) else known)(*xs, **kw)
     ours = (type(owner).__module__ or "").startswith("numpy.random")
     return _native(fun) if ours else None
 
@@ -212,11 +210,19 @@ def listed_values(args: tuple) -> tuple:
     return tuple(masked(x[0], rows=True) if bounded(x) is not None else x for x in args)
 
 
-def _native(fun):
-    def call(*args, **kwargs):
-        return rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
+def _moved(fun: Callable, owner, x, *args, **kwargs):
+    """A method of a random generator of NumPy's that moves what is in an array, or takes of it."""
+    if not isinstance(x, Box) or not x.ndim or "out" in kwargs:
+        return _native(fun)(owner, x, *args, **kwargs)
+    at = np.arange(x.size).reshape(x.shape)
+    out = fun(owner, at, *unbox(args), **unbox(kwargs))
+    if out is not None:
+        return x.ravel()[out]
+    x[...] = x.ravel()[at]
 
-    return call
+
+def _native(fun):
+    return lambda *args, **kwargs: rebox_numpy(fun(*unbox(args), **unbox(kwargs)))
 
 
 def _function(fun):
@@ -482,7 +488,8 @@ def fromfunction(function, shape, *, dtype=float, like=None, **kwargs):
 def piecewise(x, condlist, funclist, *args, **kwargs):
     """np.piecewise: each function is given its part of x, masked."""
     x = asarray(x)
-    conditions = [asarray(c) for c in (condlist if isinstance(condlist, list) else list(condlist))]
+    one = x.ndim == 0 and getattr(condlist, "ndim", 1) == 0
+    conditions = [asarray(c) for c in ([condlist] if one else list(condlist))]
     if conditions[0].ndim < x.ndim:
         conditions = [asarray(condlist)]
     if len(funclist) == len(conditions) + 1:
@@ -509,12 +516,6 @@ def nditer(op, *args, **kwargs):
         where=compat.where(),
         hint="go over x.flat or np.ndenumerate(x), or work on the whole array",
     )
-
-
-def ndenumerate(arr):
-    """np.ndenumerate: pairs of index and element."""
-    box = asarray(arr)
-    return ((i, box[i]) for i in np.ndindex(box.shape))
 
 
 def _limits(kind):
@@ -593,7 +594,8 @@ for _name in ("issubdtype", "promote_types", "seterr", "geterr", "isdtype", "min
     _CREATION[_name] = _native(getattr(np, _name))
 _CLASSES: dict[Any, Any] = {
     **{f: f for f in (np.errstate, np.dtype)},
-    **{getattr(np, f.__name__): f for f in (ndenumerate, nditer)},
+    np.nditer: nditer,
+    np.ndenumerate: lambda a: ((i, asarray(a)[i]) for i in np.ndindex(np.shape(unbox(a)))),
     **{kind: _limits(kind) for kind in (np.finfo, np.iinfo)},
     np.broadcast: lambda *xs: np.broadcast(*(np.broadcast_to(0, np.shape(unbox(x))) for x in xs)),
     np.ndarray: _made("ndarray"),

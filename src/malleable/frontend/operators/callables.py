@@ -498,8 +498,6 @@ class Caller(Classes):
             return by_case(args[0], lambda key: self.call(f, key, *args[1:], **kwargs))
         if kinds.of_type(type(owner)):
             return self._jax(f, *args, **kwargs)
-        if name == "shuffle" and args and isinstance(args[0], Box):
-            args[0][...] = args[0].copy()  # in a block that may be undone, shuffle a copy
         if name in functions.MUTATORS:
             if isinstance(owner, np.ndarray):
                 lookups.refuse_outside(owner, args, False)
