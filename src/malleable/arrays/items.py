@@ -6,7 +6,7 @@ from jax.tree_util import tree_map
 
 from malleable.arrays import functions, journal, numbers, places
 from malleable.arrays.content import Box, held, unbox, wrap
-from malleable.arrays.masked import Columns, Masked, guarded, positions, unknown_size
+from malleable.arrays.masked import Columns, Masked, aligned, guarded, positions, unknown_size
 from malleable.arrays.places import is_jax
 
 
@@ -155,16 +155,21 @@ def _write_where(sub, mask, axis, key, new) -> None:
             raise unknown_size("x[:, mask], written to this part,")
         sub.write(new.rows.place_in(whole.T, mask, key).T)
         return
-    new = places.to_jax(new)
-    rest = whole.shape[axis + mask.ndim :]
-    if new.ndim > len(rest) and new.shape != whole.shape:
-        if axis or new.ndim > len(rest) + 1:
-            raise unknown_size("x[mask] = y: x[mask]")
-        rank = jnp.cumsum(mask.ravel()) - 1  # the k-th true place takes the k-th value
-        spread = new[jnp.clip(rank, 0, max(len(new) - 1, 0))]
-        new = spread.reshape((*mask.shape, *spread.shape[1:]))
-    mask = mask.reshape(mask.shape + (1,) * len(rest))
-    sub.write(jnp.where(mask, places.cast(new, whole.dtype), whole))
+    new = places.cast(places.to_jax(new), whole.dtype)
+    rest = whole.ndim - axis - mask.ndim
+    if axis and new.ndim > rest:
+        raise unknown_size("x[mask] = y: x[mask]")
+    new = _one_for_each(mask, new, rest)
+    sub.write(jnp.where(mask.reshape(mask.shape + (1,) * rest), new, whole))
+
+
+def _one_for_each(mask, new, rest: int):
+    """What is written where the mask is true: new (*rest), or of new (k, *rest) the next one."""
+    if new.ndim > rest + 1:
+        raise unknown_size("x[mask] = y: x[mask]")
+    if new.ndim <= rest or len(new) == 1:
+        return new if new.ndim <= rest else new[0]
+    return aligned(new, jnp.ones(len(new), bool), mask)
 
 
 def _mask_of(index):
@@ -189,5 +194,7 @@ def _masked_scatter(whole, index, new):
     parts = (jnp.where(mask, parts[0], out), *parts[1:])
     if type(new) is Masked:
         new = Masked._operand(Masked(parts[0], mask, Box), new)
+    else:
+        new = _one_for_each(mask, jnp.asarray(new), whole.ndim - len(parts))
     new = places.cast(jnp.asarray(new), whole.dtype)
     return whole.at[parts].set(new, mode="drop")

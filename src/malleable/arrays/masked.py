@@ -53,7 +53,7 @@ def must_hold(what: str, error: Exception | None, test, *operands) -> bool:
     return True
 
 
-UNLIKE = "operands could not be broadcast together: two masks select unlike numbers of elements"
+UNLIKE = "operands could not be broadcast together: a mask selects another number of elements"
 
 
 def unknown_size(what: str) -> TransformError:
@@ -102,12 +102,12 @@ def aligned(whole, mask, target, key=None, wanted=None, spread: bool = True):
 
 def moved(whole, mask, target):
     """The same of masks that select equally many, or of one element."""
-    size = target.size
+    if not mask.size:
+        whole, mask = jnp.zeros((1, *whole.shape[mask.ndim :]), whole.dtype), jnp.zeros(1, bool)
     order = jnp.nonzero(mask.ravel(), size=mask.size, fill_value=0)[0]
-    rank = jnp.clip(jnp.cumsum(target.ravel()) - 1, 0, max(mask.size - 1, 0))
+    rank = jnp.clip(jnp.cumsum(target.ravel()) - 1, 0, mask.size - 1)
     rank = jnp.where(jnp.sum(mask) == 1, 0, rank)
-    flat = whole.reshape((mask.size, *whole.shape[mask.ndim :]))
-    picked = flat[order[rank]] if size else flat
+    picked = whole.reshape((mask.size, *whole.shape[mask.ndim :]))[order[rank]]
     return guarded(picked.reshape((*target.shape, *whole.shape[mask.ndim :])), target)
 
 

@@ -184,8 +184,6 @@ def written(whole, index, new):
     new = to_jax(new)
     if new.dtype != whole.dtype:
         new = cast(new, whole.dtype)
-    if is_mask(index):
-        return written_where(whole, index, new)
     plan = _plan(index, whole.shape)
     if plan is None:
         room = None if has_tracer(index) else selected_shape(whole.shape, index)
@@ -203,12 +201,6 @@ def written(whole, index, new):
     if sizes == whole.shape and not any(is_tracer(at) for at, _, _ in axes):
         return new
     return lax.dynamic_update_slice(whole, new, [at for at, _, _ in axes])
-
-
-def written_where(whole, mask, new):
-    """whole[mask] = new for a traced mask: `new` is one value per position, or one for all."""
-    mask = mask.reshape(mask.shape + (1,) * (whole.ndim - mask.ndim))
-    return jnp.where(mask, new, whole)
 
 
 def fitted(new, room):

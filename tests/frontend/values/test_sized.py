@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from jax.experimental import checkify
 
 from malleable import TransformError, autograph, listen
 
@@ -210,7 +211,7 @@ def test_selections_of_unlike_sizes_meet_as_numpy_lets_them(fun, other):
     with listen() as notes:
         plain = jax.jit(autograph(fun))(X, other)
     np.testing.assert_allclose(jax.jit(autograph(handled))(X, other), handled(X, other))
-    assert any("two masks select unlike numbers" in n.what for n in notes)
+    assert any("a mask selects another number" in n.what for n in notes)
     try:
         np.testing.assert_allclose(plain, fun(X, other))
     except ValueError:
@@ -225,4 +226,75 @@ def test_what_one_mask_selects_meets_without_a_test():
 
     with listen() as notes:
         jax.jit(autograph(f))(X, X)
-    assert not any("unlike" in n.what for n in notes)
+    assert not any("another number" in n.what for n in notes)
+
+
+def put_by_mask(x, y):
+    x[x > 0] = y
+    return x
+
+
+def put_by_places(x, y):
+    x[np.nonzero(x > 0)] = y
+    return x
+
+
+def put_in_slice(x, y):
+    start = (x[0] - 2).astype(int)
+    x[start : start + 3] = y
+    return x
+
+
+def put_rows(x, y):
+    rows = np.stack([x, -x], 1)
+    rows[x > 0] = np.stack([y, y + 1], 1)
+    return rows.sum(axis=1)
+
+
+PUT = (put_by_mask, put_by_places, put_in_slice, put_rows)
+
+
+@pytest.mark.parametrize("fun", PUT, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("count", range(5))
+def test_as_many_values_are_written_as_a_mask_selects_or_a_value_error_is_raised(fun, count):
+    def handled(x, y):
+        try:
+            try:
+                x = fun(x, y)
+            except (TypeError, IndexError):
+                x[0] = 77
+        except ValueError:
+            x[1] = 88
+        return x
+
+    x, y = np.array([3.0, -2, 4, 5]), np.arange(10.0, 10 + count)
+    with listen() as notes:
+        plain = jax.jit(autograph(fun))(x, y)
+    checked = checkify.checkify(jax.jit(autograph(fun, checked=True)))
+    np.testing.assert_allclose(jax.jit(autograph(handled))(x, y), handled(x.copy(), y))
+    try:
+        wanted = fun(x.copy(), y)
+    except ValueError:
+        assert np.isnan(plain).all()
+        assert any("`ValueError: operands could not be broadcast" in n.what for n in notes)
+        with pytest.raises(checkify.JaxRuntimeError, match="a mask selects another number"):
+            checked(x, y)[0].throw()
+    else:
+        np.testing.assert_allclose(plain, wanted)
+        checked(x, y)[0].throw()
+
+
+def test_the_steps_of_a_loop_write_what_fits_their_mask():
+    def f(x, y):
+        failed = 0
+        while x[0] > 0:
+            try:
+                x[x > x[0]] = y + x[0]
+            except ValueError:
+                failed += 1
+            x[0] -= 1
+        return x, failed
+
+    x, y = np.array([4.0, 1, 2, 6, 9, 4]), np.array([1.0, 2, 3])
+    for got, wanted in zip(jax.jit(autograph(f))(x, y), f(x.copy(), y), strict=True):
+        np.testing.assert_allclose(got, wanted)

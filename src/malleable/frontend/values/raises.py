@@ -553,7 +553,7 @@ def within(xs, index) -> None:
             continue
         if axis < len(shape) and is_traced(part) and jnp.issubdtype(raw.dtype, jnp.integer):
             n = shape[axis]
-            outside = jnp.any((raw < -n) | (raw >= n))
+            outside = unbox(((raw < -n) | (raw >= n)).any())
             text = (
                 f"index is out of bounds for axis {axis} with size {n}"
                 if array
