@@ -345,3 +345,51 @@ def test_an_object_whose_class_makes_it_with_arguments_is_chosen():
         return p.x
 
     agree(f, 1.0, 3.0)
+
+
+class Named(dict):
+    """A class of the user's: it does not know which keys it may lack."""
+
+
+def ordered_within_a_branch(x):
+    if x > 1:
+        d = {"b": 2 * x, "a": x} if x > 3 else {"a": x, "b": 2 * x}
+    else:
+        d = {"a": x, "b": 2 * x}
+    return next(iter(d.values()))
+
+
+def ordered_in_a_step(x):
+    d = {"a": x, "b": 2 * x}
+    for _ in range(int(x)):
+        if x > 3:
+            d = {"b": 2 * x, "a": x}
+    return next(iter(d.values()))
+
+
+def counted_within_a_branch(x):
+    if x > 1:
+        d = Named(a=x) if x > 3 else Named(a=x, b=x)
+    else:
+        d = Named(a=x, b=x)
+    return len(d)
+
+
+@pytest.mark.parametrize("f", [ordered_within_a_branch, ordered_in_a_step, counted_within_a_branch])
+def test_what_a_dict_hides_is_known_behind_every_branch_and_loop(f):
+    with jax.checking_leaks(), pytest.raises(TransformError, match=r"each path|one path only"):
+        jax.jit(autograph(f))(5.0)
+
+
+def test_a_dict_of_other_keys_on_each_path_leaks_no_tracer():
+    def f(x):
+        if x > 3:
+            d = Named(a=x, low=1)
+        elif x > 2:
+            d = Named(a=3 * x)
+        else:
+            d = Named(a=2 * x, high=2)
+        return d["a"]
+
+    with jax.checking_leaks():
+        assert jax.jit(autograph(f))(2.5) == 7.5

@@ -38,7 +38,7 @@ from malleable.frontend.values.conditions import if_, only, places_of, truth
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.references import is_dead
 from malleable.frontend.values.reverse import silenced, varied, while_loop
-from malleable.frontend.values.staging import Block, note_missing, trace_block
+from malleable.frontend.values.staging import Block, trace_block
 from malleable.frontend.values.unwinding import any_of, freeze_if, open_here, rewind, undo_to
 from malleable.frontend.values.values import CannotStage, rebuild
 from malleable.notes import note
@@ -299,8 +299,6 @@ def run_loop(loop: Loop, steps, bound, carried: dict, block: Block, index) -> No
     for c in carried.values():
         if c.prefix is not None:
             extend(c, block.after[c.place.key][0], rows, steps.length)
-        elif not known and c.place.kind == "dict":
-            note_missing(c.place.owner, [c.first[0], c.tree], loop.where)
         elif known and steps.length > 0 and c.place.kind == "attr":
             left = block.after.get(c.place.key, (trees.MISSING,))[0]
             if trees.MISSING not in getattr(left, "options", (left,)):  # each step sets it

@@ -9,11 +9,9 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import Place
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.values.trees import Either, Ragged, number_leaf
+from malleable.frontend.values.trees import ORDER, Either, Ragged, number_leaf
 
 KEY: Any = type("Key", (), {"__repr__": lambda self: "keys known at run time"})()
-
-ORDER = object()  # in place of a key: the order of keys hangs on a traced value
 
 
 class Table:

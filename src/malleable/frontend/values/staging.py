@@ -21,13 +21,12 @@ from malleable.frontend.common import decisions
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, note_line, session
 from malleable.frontend.values import copies, references, unwinding
-from malleable.frontend.values.keys import ORDER, OtherMembers, is_unordered
+from malleable.frontend.values.keys import OtherMembers
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.trees import (
     CONTENT,
-    DICTS,
     UNSET,
     Either,
     Leaf,
@@ -40,7 +39,6 @@ from malleable.frontend.values.trees import (
     half,
     join,
     mapped,
-    merged_keys,
     number_leaf,
     number_of,
     spell,
@@ -82,7 +80,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
     result: tuple = (Static(None), ())
     after: dict[Any, tuple] = {}
     left, error, flags = False, None, ({}, set())
-    mark = decisions.known_now()
+    mark, unsure = decisions.known_now(), session().uncertain.copy()
     new: list = []
 
     def traced(*xs):
@@ -120,6 +118,7 @@ def trace_block(run: Callable, places: Sequence[Place], inputs: Sequence = ()) -
             made = {id(x.thing): (Made(why=x.why), x.thing) for x in known if not x.part}
             new[:] = [x for x in known if not holds_new(x.thing, {})]
             book.followers.clear()  # they know the values of this block
+            session().uncertain = unsure
         result = (outer(result[0], made), result[1])
         for key in list(after):
             if key in book.places:
@@ -239,9 +238,7 @@ def merge(pred, yes: Block, no: Block, where: str) -> Any:
     for block in (yes, no):
         copies.keep(block.copies)
     unwinding.freeze_if(paths.targets)
-    out = rebuild(paths.result, rest, where, pred, made)
-    note_missing(out, paths.results, where)
-    return out
+    return rebuild(paths.result, rest, where, pred, made)
 
 
 def keep_flags(block: Block, where: str) -> None:
@@ -372,10 +369,7 @@ class Paths:
     def write(self, leaves: Iterator, made: dict) -> None:
         """Write what is chosen to its places."""
         for key, target in self.targets.items():
-            place = self.places[key]
-            write_place(place, target, leaves, self.where, self.pred, made)
-            thing = place.owner if place.kind == "dict" else place.read()
-            note_missing(thing, self.trees[key], self.where)
+            write_place(self.places[key], target, leaves, self.where, self.pred, made)
 
 
 def refuse_two_contents(place: Place, target: Either, where: str) -> None:
@@ -579,6 +573,8 @@ def write_place(place: Place, target: Tree, leaves, where: str, pred=None, made=
         if isinstance(value, Choice):
             value.name = place.name
         place.write(value)
+        if place.kind == "dict" and isinstance(target, Node) and target.unsure:
+            session().uncertain[id(place.owner)] = place.owner, *target.unsure
 
 
 def report_joins(paths: Paths) -> None:
@@ -639,17 +635,6 @@ def refuse_two_types(name: str, one: Tree, other: Tree, where: str) -> None:
             where=where,
             hint="give it one type on both paths",
         )
-
-
-def note_missing(thing, trees: list, where: str) -> None:
-    """Remember a dict of which one path has a key that the other has not."""
-    one, other = (t.keys if isinstance(t, Node) else None for t in trees)
-    if one is not None and other is not None and one != other and issubclass(type(thing), dict):
-        apart, merged = {*one} ^ {*other}, merged_keys(one, other)
-        alike = all([k for k in merged if k in keys] == [*keys] for keys in (one, other))
-        alike = alike and not is_unordered(thing)
-        told = apart and (alike or type(thing) not in DICTS)  # which know what they lack
-        session().uncertain[id(thing)] = thing, min(apart, key=str) if told else ORDER, where
 
 
 def promoted(name: str, one: Tree, other: Tree, target: Tree, where: str) -> None:

@@ -62,12 +62,16 @@ class Static:
 
 @dataclass(frozen=True)
 class Node:
-    """A list, tuple, dict or object; keys: None, the dict's keys, or the names of attributes."""
+    """A list, tuple, dict or object; keys: None, the dict's keys, or the names of attributes.
+
+    unsure: a key that is there on one path only, or ORDER, and which paths those are.
+    """
 
     cls: type
     keys: tuple | None
     children: tuple
     origin: Any = field(default=None, compare=False)
+    unsure: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Ragged:
 
 
 MISSING = Static(ABSENT)
+ORDER = object()  # in place of a key: the order of keys hangs on a traced value
 NUMBER = Leaf((), np.dtype(np.int32), False, True)  # which option it is, or how many items
 Tree = Leaf | Static | Node | Either | Ragged
 
@@ -404,7 +409,7 @@ def join_alike(a: Tree, b: Tree) -> Tree | None:
         left, right = (dict(zip(t.keys or (), t.children, strict=True)) for t in (a, b))
         keys = merged_keys(left, right)
         children = (join_key(left.get(k, MISSING), right.get(k, MISSING)) for k in keys)
-        return Node(a.cls, keys, tuple(children), both_of(a, b))
+        return Node(a.cls, keys, tuple(children), both_of(a, b), differing(a, b))
     return None
 
 
@@ -419,6 +424,17 @@ def merged_keys(one: Iterable, other: Iterable) -> tuple:
     """The keys of two dicts, in the order that both have them in, if one has all."""
     one, other = dict.fromkeys(one), dict.fromkeys(other)
     return tuple(other if one.keys() <= other.keys() else {**one, **other})
+
+
+def differing(one: Node, other: Node) -> tuple:
+    """The `unsure` of what may be either of two: what only one of them has, if they are dicts."""
+    known, keys = one.unsure or other.unsure, (one.keys or (), other.keys or ())
+    if keys[0] == keys[1] or not issubclass(one.cls, dict):
+        return known
+    apart, merged = {*keys[0]} ^ {*keys[1]}, merged_keys(*keys)
+    alike = ORDER not in known[:1] and all([k for k in merged if k in ks] == [*ks] for ks in keys)
+    told = apart and (alike or one.cls not in DICTS)  # which know what they lack
+    return min(apart, key=str) if told else ORDER, compat.where()
 
 
 def number_of(tree: Tree) -> Tree | None:

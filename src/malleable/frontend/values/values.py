@@ -305,7 +305,7 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     seen[id(value)] = value
     children = tuple(flatten(x, leaves, seen, deep) for x in inside)
     del seen[id(value)]
-    return Node(kind, keys, children, value)
+    return Node(kind, keys, children, value, session().uncertain.get(id(value), (value,))[1:])
 
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -415,6 +415,8 @@ def rebuild(tree: Tree, leaves: Iterator, where: str, pred=None, made: dict | No
         new = [Bounded(replace(tree, origin=None), length, arrays)]
     else:
         new = assembled(tree, [rebuild(t, leaves, where, pred, made) for t in tree.children])
+        if tree.unsure:
+            session().uncertain[id(new)] = new, *tree.unsure
     if key is not None and key not in made and not isinstance(tree, Leaf):
         keep(Copied(new, why) for why in map(why_refused, origin) if why)
     return new if key is None else made.setdefault(key, new)
