@@ -48,10 +48,6 @@ def nonzero(a):
     return tuple(Masked(p, mask, Box) for p in places_of)
 
 
-def where(condition, *xs):
-    return nonzero(condition) if not xs and any_traced(condition) else DEFAULT
-
-
 def compress(condition, a, axis=None, out=None):
     if out is not None or not any_traced((condition, a)):
         return DEFAULT
@@ -505,6 +501,9 @@ _OF_TRACED = {
     **dict.fromkeys((np.concatenate, np.hstack), concatenated),
     **_by_name(nonzero, trim_zeros, polydiv, apply_along_axis),
     **_by_name(choose, poly, apply_over_axes),
+    np.histogramdd: lambda x, *args, **kw: (  # a list is of columns
+        np.histogramdd(np.stack(x, -1), *args, **kw) if type(x) in (list, tuple) else DEFAULT
+    ),
     np.flatnonzero: lambda a: nonzero(np.ravel(a))[0],
     np.extract: lambda condition, arr: as_box(arr).ravel()[as_box(condition).ravel() != 0],
     np.partition: lambda a, kth, axis=-1, *_, **__: np.sort(a, axis),  # which is one of them
@@ -517,7 +516,7 @@ _UNSIZED = (
 )
 _WRITING = _by_name(copyto, fill_diagonal, putmask, place, put, put_along_axis)
 SPECIAL: dict[Any, Any] = {
-    **_by_name(shape, ndim, size, where, compress, clip, broadcast_arrays, einsum, meshgrid, ix_),
+    **_by_name(shape, ndim, size, compress, clip, broadcast_arrays, einsum, meshgrid, ix_),
     **{f: _at_least(f) for f in (np.atleast_1d, np.atleast_2d, np.atleast_3d)},
     **{f: _on_types(f) for f in (np.result_type, np.can_cast, np.min_scalar_type)},
     **{f: _unsized(f) for f in _UNSIZED},
@@ -525,4 +524,5 @@ SPECIAL: dict[Any, Any] = {
     **{f: _if_box(fun, writes=True) for f, fun in _WRITING.items()},
     **{f: _if_traced(fun) for f, fun in _OF_TRACED.items()},
     np.common_type: common_type,
+    np.where: lambda test, *xs: nonzero(test) if not xs and any_traced(test) else DEFAULT,
 }

@@ -874,6 +874,12 @@ def test_a_generator_moves_what_is_traced():
         assert np.array_equal(got, want)
 
 
+def test_a_list_of_samples_is_one_of_columns():
+    fun = lambda x: np.histogramdd([x, -x], [2, 3], weights=x)[0]
+    x = np.array([3.0, 1, 2, 5])
+    assert np.array_equal(jax.jit(autograph(fun))(x), fun(x))
+
+
 def test_piecewise_takes_a_number_and_one_condition():
     fun = lambda x: np.piecewise(np.asarray(x), x < 0, [lambda t: -t, lambda t: 2 * t])
     assert jax.jit(autograph(fun))(3.0) == fun(3.0) == 6
