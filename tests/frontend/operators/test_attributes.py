@@ -1,5 +1,7 @@
 """`getattr`, `hasattr`, `o.name = x`, where one path alone gives an object the attribute."""
 
+from operator import attrgetter
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from tests.frontend.values.test_raises import agree
 
 class Result:
     kept = 3.0
+
+    def by_class(self):
+        return self.x
 
     def __init__(self, x, **more):
         self.x = x
@@ -91,9 +96,103 @@ def deleted_in_a_branch(x):
     return r["x"] + r.get("nit", 7.0)
 
 
+def hides_that_of_the_class(x):
+    r, others = Result(x), {}
+    if x > 1:
+        r.kept = x
+    for name, value in vars(r).items():
+        others[name] = value
+    return (
+        r.kept
+        + 10 * len(vars(r))
+        + 100 * len(r.__dict__)
+        + 1000 * ("kept" in vars(r))
+        + (vars(r).get("kept", 0.5) + attrgetter("kept")(r) + len(others))
+    )
+
+
+def deleted_down_to_that_of_the_class(x):
+    r = Result(x, kept=x)
+    if x > 1:
+        del r.kept
+    r.kept += 1.0
+    return r.kept
+
+
+def deleted_where_it_may_not_be(x):
+    r = Result(x)
+    if x > 1:
+        r.kept = x
+    try:
+        del r.kept
+    except AttributeError:
+        return x - 4.0
+    return r.kept * x
+
+
+def hidden_in_a_loop(x):
+    r = Result(x)
+    for i in range(3):
+        if x > i:
+            r.kept += x
+    return r.kept + 10 * len(vars(r))
+
+
+def a_method_of_one_path(x):
+    r = Result(x)
+    if x > 1:
+        r.by_class = lambda: 4.0 * x
+    return r.by_class()
+
+
+class Slots:
+    __slots__ = ("a", "b")
+
+
+def of_slots(x):
+    s, t = Slots(), Slots()
+    s.b = 3.0
+    if x > 1:
+        s.a = x
+        del s.b
+    try:
+        found = s.a
+    except AttributeError:
+        found = 5.0
+    u = s if x > 0 else t
+    return getattr(s, "a", x) + 10 * hasattr(s, "b") + x * found + 100 * hasattr(u, "b")
+
+
+class Fallback:
+    def __getattr__(self, name):
+        if name != "a":
+            raise AttributeError(name)
+        return 7.0
+
+
+def by_a_fallback(x):
+    r = Fallback()
+    if x > 1:
+        r.a = r.b = x
+    try:
+        found = r.b
+    except AttributeError:
+        found = 5.0
+    return (r.a + 10 * getattr(r, "a", x) + getattr(r, "b", 0.5)) * x + (
+        found + 100 * hasattr(r, "a") + 1000 * hasattr(r, "b")
+    )
+
+
 @pytest.mark.parametrize(
     "f",
     [
+        hides_that_of_the_class,
+        deleted_down_to_that_of_the_class,
+        deleted_where_it_may_not_be,
+        hidden_in_a_loop,
+        a_method_of_one_path,
+        of_slots,
+        by_a_fallback,
         set_in_a_branch,
         made_in_a_branch,
         a_property_that_raises,

@@ -389,3 +389,39 @@ def test_one_of_several_is_asked_for_no_name_but_the_users(x):
         return kept.a + kept["a"]
 
     assert_same(f, x)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_a_key_that_only_one_of_the_chosen_has_is_an_error_to_its_handler(k):
+    def fun(k):
+        d = [{"a": 1, "b": 5}, {"b": 2}, {"b": 3}][k]
+        xs = [[1, 2], [3], [4, 5]][k]
+        n = d["b"]
+        try:
+            n += 10
+            n += d["a"]
+            n += 100
+        except KeyError:
+            n += 1000
+        try:
+            return n + xs[1]
+        except IndexError:
+            return -n
+
+    assert jax.jit(autograph(fun))(k) == fun(k)
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_an_attribute_that_the_chosen_one_may_lack_is_set_on_that_one(k):
+    class Kept:
+        best = None
+
+    def fun(k):
+        many = [Kept(), Kept()]
+        for i in range(k + 1):
+            one = many[i % 2]
+            if one.best is None:
+                one.best = i
+        return [-1 if one.best is None else one.best + 0 for one in many]
+
+    assert jax.jit(autograph(fun))(k) == fun(k)

@@ -24,6 +24,7 @@ from malleable import compat
 from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.numbers import python_bool
 from malleable.frontend.common.session import session
+from malleable.frontend.values.conditions import truth_of_array
 from malleable.frontend.values.raises import fail_where, in_domain
 
 
@@ -49,14 +50,7 @@ def content(x):
 
 def truth(x):
     """Whether a traced scalar counts as true, as a boolean of JAX."""
-    raw = unbox(x)
-    if np.size(raw) > 1:
-        raise ValueError(
-            "The truth value of an array with more than one element is ambiguous. "
-            "Use a.any() or a.all()"
-        )
-    raw = jnp.asarray(raw).reshape(())
-    return raw if raw.dtype == bool else raw != 0
+    return truth_of_array(jnp.asarray(unbox(x)))
 
 
 def to_float(x) -> Any:
@@ -68,9 +62,7 @@ def when_traced(plain: Callable, traced: Callable) -> Callable:
     """`plain`, and `traced` where one of the arguments is a traced value."""
 
     def either(*args, **kwargs):
-        if any(map(is_traced, args)):
-            return traced(*args, **kwargs)
-        return plain(*args, **kwargs)
+        return (traced if any(map(is_traced, args)) else plain)(*args, **kwargs)
 
     either.__name__ = plain.__name__
     return either
@@ -81,10 +73,8 @@ def over_items(plain: Callable, traced: Callable) -> Callable:
 
     def either(*args, **kwargs):
         args = [_listed(a) for a in args]
-        for a in args:
-            if is_traced(a) or (isinstance(a, list) and any(map(is_traced, a))):
-                return traced(*args, **kwargs)
-        return plain(*args, **kwargs)
+        some = any(is_traced(x) for a in args for x in (a, *(a if type(a) is list else ())))
+        return (traced if some else plain)(*args, **kwargs)
 
     either.__name__ = plain.__name__
     return either

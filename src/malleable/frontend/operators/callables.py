@@ -167,10 +167,7 @@ class Caller(Classes):
         """f(*args, **kwargs), converted where that is possible and of use."""
         kind = type(f)
         if kind is _Function:
-            plan = f.__dict__.get("__malleable_plan__")
-            if plan is None or not plan.fits(self, f):
-                plan = self._plan(f)
-            return plan.run(*args, **kwargs)
+            return self._plan(f, self._run).run(*args, **kwargs)
         if kind is _Method:
             if type(f.__self__).__module__.startswith("scipy.stats"):
                 replaced = scipy.replacement(f)
@@ -216,8 +213,10 @@ class Caller(Classes):
 
     # ------------------------------------------------------------ Python functions
 
-    def _plan(self, f) -> Plan:
-        plan = f.__dict__["__malleable_plan__"] = Plan(self, f, self._run(f))
+    def _plan(self, f, make: Callable) -> Plan:
+        plan = f.__dict__.get("__malleable_plan__")
+        if plan is None or not plan.fits(self, f):
+            plan = f.__dict__["__malleable_plan__"] = Plan(self, f, make(f))
         return plan
 
     def _run(self, f) -> Callable:
@@ -465,11 +464,7 @@ class Caller(Classes):
         written = numpy.implementation(f)
         if type(written) is not _Function:
             return self._compiled(f, *args, **kwargs)
-        plan = written.__dict__.get("__malleable_plan__")
-        if plan is None or not plan.fits(self, written):
-            plan = Plan(self, written, self._clone(written))
-            written.__dict__["__malleable_plan__"] = plan
-        return plan.run(*args, **kwargs)
+        return self._plan(written, self._clone).run(*args, **kwargs)
 
     def _method(self, f, owner, args, kwargs):
         """A method written in C, bound to its owner."""
@@ -571,6 +566,10 @@ class Caller(Classes):
     def _object(self, f, kind, args, kwargs):
         if isinstance(f, functools.partial):
             return self.call(f.func, *f.args, *args, **{**f.keywords, **kwargs})
+        if kind is operator.attrgetter:
+            names = [name.split(".") for name in f.__reduce__()[1]]
+            found = [functools.reduce(self.items.attr, name, *args) for name in names]
+            return found[0] if len(found) == 1 else tuple(found)
         if isinstance(f, functools._lru_cache_wrapper):
             return self._cached(f, args, kwargs)
         if kind in _Descriptors:

@@ -39,7 +39,6 @@ from malleable.frontend.values.relations import (
 from malleable.frontend.values.staging import (
     Block,
     default,
-    is_cached,
     join_place,
     promoted,
     write_place,
@@ -453,7 +452,7 @@ def find_places(
     local, again = {p.key for p in places_of(loop.state)}, False
     stops, collected = {flag.key for flag in flags()}, False
     for key, place in block.places.items():
-        if key in carried or key in local or is_dead(place, [block], held) or is_cached(place):
+        if key in carried or key in local or is_dead(place, [block], held):
             continue
         if key not in block.after:  # every step raises
             continue

@@ -11,7 +11,9 @@ from jax import numpy as jnp
 from malleable.arrays import journal
 from malleable.arrays.box import is_traced
 from malleable.frontend.counterparts.builtins import if_else
-from malleable.frontend.values.values import Choice, bounded, snapshot, walked
+from malleable.frontend.operators.lookups import has_traced
+from malleable.frontend.values.raises import caught
+from malleable.frontend.values.values import Choice, bounded, lacks, snapshot, walked
 
 CONTAINERS = (list, tuple, dict)
 
@@ -27,10 +29,10 @@ def holds(x: Choice) -> bool:
 
 
 def is_plain_attribute(o, name: str) -> bool:
-    """Whether an attribute is an entry of the object's dict, and nothing else."""
-    kind = type(o)
-    own = getattr(kind, "__setattr__", None) is object.__setattr__
-    return own and name in journal.fields(o) and not hasattr(journal.member(kind, name), "__set__")
+    """Whether an attribute is an entry of the object's dict on all paths, and nothing else."""
+    kind, fields = type(o), journal.fields(o)
+    own = getattr(kind, "__setattr__", None) is object.__setattr__ and name in fields
+    return own and not (lacks(fields[name]) or hasattr(journal.member(kind, name), "__set__"))
 
 
 def set_attribute(x: Choice, name: str, value) -> None:
@@ -39,19 +41,25 @@ def set_attribute(x: Choice, name: str, value) -> None:
         vars(o)[name] = if_else(jnp.asarray(x.index) == k, value, vars(o)[name])
 
 
+def has_item(o, i) -> bool:
+    """Whether a list, tuple or dict has o[i] on all paths."""
+    if type(o) is dict:
+        return i in o and not lacks(o[i])
+    return type(i) is int and -len(o) <= i < len(o)
+
+
+def reads_plainly(x: Choice, i) -> bool:
+    """Whether x[i] is no `raise` of one option, for which somebody may ask."""
+    if not holds(x):
+        return False
+    known = not has_traced(i) and all(has_item(o, i) for o in x.options)
+    return known or not (dict in map(type, x.options) or caught(IndexError()))
+
+
 def is_plain_item(x: Choice, i) -> bool:
     """Whether x[i] = value only replaces what is there, in each of the options."""
-    if is_traced(i) or isinstance(i, slice) or not holds(x):
-        return False
-    for o in x.options:
-        there = (
-            i in o
-            if type(o) is dict
-            else type(o) is list and type(i) is int and -len(o) <= i < len(o)
-        )
-        if not there:
-            return False
-    return True
+    held = not is_traced(i) and holds(x)
+    return held and all(type(o) is not tuple and has_item(o, i) for o in x.options)
 
 
 def set_item(x: Choice, i, value) -> None:

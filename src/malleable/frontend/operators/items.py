@@ -47,11 +47,11 @@ from malleable.frontend.operators import chosen, hidden, lookups, tables
 from malleable.frontend.operators.chosen import is_place
 from malleable.frontend.operators.dunders import BINARY, DIVIDES, floated, is_repeat, refuse_none
 from malleable.frontend.values import raises, values
-from malleable.frontend.values.conditions import by_case, by_plain, if_, ifexp, not_, only
+from malleable.frontend.values.conditions import by_case, by_plain, ifexp, only
 from malleable.frontend.values.picked import Picked
 from malleable.frontend.values.references import with_one_name
-from malleable.frontend.values.staging import refuse_default
-from malleable.frontend.values.trees import DICTS
+from malleable.frontend.values.staging import by_class, refuse_default
+from malleable.frontend.values.trees import DICTS, UNSET
 from malleable.frontend.values.values import Choice, View, bounded, is_number, is_thing, table_of
 
 _Function = types.FunctionType
@@ -81,11 +81,6 @@ def touch(x) -> None:
 def _lacks(x, name: str) -> bool:
     """Whether the value that a box stands for has no such attribute, though the box has."""
     return type(x) is Box and not hasattr(x.__class__, name)
-
-
-def _has_all(x, key: Choice) -> bool:
-    """Whether this is a dict that has each key that the key may be, on all paths."""
-    return type(x) is dict and all(k in x and lookups.presence(x, k) is True for k in key.options)
 
 
 def _is_raw(x) -> bool:
@@ -189,9 +184,6 @@ class Items:
         method = getattr(type(x), name, None)
         return method if type(method) is _Function else None
 
-    def _is_sequence(self, x) -> bool:
-        return isinstance(x, list | tuple | range) and self._method(x, "__getitem__") is None
-
     # ------------------------------------------------------------ attributes
 
     def attr(self, o, name: str):
@@ -205,13 +197,12 @@ class Items:
         if kind is Choice:
             return self._of_choice(o, name) if is_place(o) else getattr(o, name)
         member = journal.member(kind, name)
+        fields, held = journal.fields(o), self._held(o, name, member)
+        if (there := lookups.presence(held, name)) is not True:
+            return self._either(o, name, there, dict.get(held, name))
         if type(member) is _Function:
             return getattr(o, name)
-        fields = journal.fields(o)
         if member is None:
-            there = self._there(o, name)
-            if there is not True:
-                return self._present(o, name, there, getattr(o, name))
             fallback = self._method(o, "__getattr__")
             own = self._method(o, "__getattribute__") is None and not isinstance(o, type)
             if own and name not in fields and is_users_own(fallback):
@@ -234,7 +225,8 @@ class Items:
             return functools.partial(values.walked, o, name)
 
         def is_there(x) -> bool:
-            known = x is None or name in journal.fields(x)
+            fields = journal.fields(x)
+            known = x is None or (name in fields and not values.lacks(fields[name]))
             return known or type(journal.member(type(x), name)) in _METHODS  # nothing runs
 
         if all(map(is_there, o.options)):
@@ -243,39 +235,57 @@ class Items:
 
     def _of_each(self, o: Choice, name: str):
         """An attribute that reading does not run code for; an option may lack it: a `raise`."""
-        found, gone = [], []
-        for k, x in enumerate(o.options):
-            there = lookups.presence(journal.fields(x), name) if x is not None else hasattr(x, name)
-            if there is not True:
-                gone.append((o.index == k) & jnp.logical_not(unbox(there)))
-            if there is True:
-                found.append(self.attr(x, name))
-            else:
-                found.append(values.UNSET if there is False else only(vars(x)[name]))
-        if gone:
-            gone = jnp.stack(gone).any()
+        there = [x is not None or hasattr(x, name) for x in o.options]
+        found = [self.attr(x, name) if there[k] else UNSET for k, x in enumerate(o.options)]
+        if not all(there):
+            gone = jnp.logical_not(values.entry(there, o.index))
             kinds = " or ".join(dict.fromkeys(type(x).__name__ for x in o.options))
             raises.fail_where(gone, AttributeError(f"{kinds!r} object has no attribute {name!r}"))
         return values.select(o.index, found, o.where)
 
+    def _held(self, o, name: str, member) -> Any:
+        """Where an object itself holds an attribute: its dict, or a slot as one."""
+        if hasattr(member, "__set__"):
+            slot = type(member) is types.MemberDescriptorType
+            return {name: journal.Place("attr", o, name).read()} if slot else {}
+        if issubclass(type(o), dict) and member is None:
+            fallback = self._method(o, "__getattr__")  # of a library's: it looks the name up
+            return o if fallback and not is_users_own(fallback) else journal.fields(o)
+        return journal.fields(o)
+
     def _there(self, o, name: str):
         """Whether an attribute that was set on one path only is there: True, or traced."""
-        kind, fields = type(o), journal.fields(o)
-        if issubclass(kind, dict) and journal.member(kind, name) is None:
-            fallback = self._method(o, "__getattr__")  # of a library's: it looks the name up
-            fields = o if fallback and not is_users_own(fallback) else fields
-        return kind in (Box, Choice) or lookups.presence(fields, name)
+        if type(o) in (Box, Choice) or by_class(journal.Place("attr", o, name)):
+            return True
+        return lookups.presence(self._held(o, name, journal.member(type(o), name)), name)
 
     def _has(self, o, name: str) -> bool:
         """Whether an object, or each that this may be, holds such an attribute on all paths."""
         options = o.options if type(o) is Choice else [o]
         return all(name in journal.fields(x) and self._there(x, name) is True for x in options)
 
-    def _present(self, o, name: str, there, value: Choice):
-        """The value of such an attribute; where it is not there, an AttributeError."""
-        error = AttributeError(f"{type(o).__name__!r} object has no attribute {name!r}")
-        if_(not_(there), lambda: lookups.raise_here(error), None, None)
+    def _either(self, o, name: str, there, value: Choice):
+        """An attribute that the object itself has on one path only; else what its class gives."""
+        member, fallback = journal.member(type(o), name), self._method(o, "__getattr__")
+        if isinstance(member, functools.cached_property):
+            new = ifexp(there, lambda: only(value), lambda: self.call(member.func, o))
+            journal.touch_attr(o, name)
+            vars(o)[name] = new
+            return new
+        get = getattr(type(member), "__get__", None)
+        if by_class(journal.Place("attr", o, name)) and not is_users_own(get):
+            rest = member if get is None else get(member, o, type(o))
+            options = [rest if x is ABSENT else x for x in value.options]
+            return values.select(value.index, options, value.where)
+        if is_users_own(get) or is_users_own(fallback):
+            run = (get, member, o, type(o)) if is_users_own(get) else (fallback, o, name)
+            return ifexp(there, lambda: only(value), lambda: self.call(*run))
+        self._raise_absent(o, name, there)
         return only(value)
+
+    def _raise_absent(self, o, name: str, there) -> None:
+        text = f"{type(o).__name__!r} object has no attribute {name!r}"
+        lookups.raise_unless(there, AttributeError(text))
 
     def _boxed(self, o, name, value):
         """An array in an attribute becomes a box there, so that writes to it stay; see `leave`."""
@@ -310,18 +320,30 @@ class Items:
             return by_case(o, lambda x: self.getattr(x, name, *default), has)
         there = self._there(o, name)
         if there is not True:
-            return ifexp(there, lambda: self.attr(o, name), lambda: default[0])
+            rest = lambda: self._by_fallback(o, name, *default)  # noqa: E731
+            return ifexp(there, lambda: self.attr(o, name), rest)
         try:
             return self.attr(o, name)
         except AttributeError:
             return default[0]
+
+    def _by_fallback(self, o, name: str, default):
+        """What a `__getattr__` of the user's says of an attribute that is not there."""
+        fallback = self._method(o, "__getattr__")
+        try:
+            return self.call(fallback, o, name) if is_users_own(fallback) else default
+        except AttributeError:
+            return default
 
     def hasattr(self, o, name: str):
         if type(o) is Choice:
             found = by_case(o, lambda x: self.hasattr(x, name))
             return Box(truth(found), True) if is_traced(found) else found
         there = self._there(o, name)
-        return there if there is not True else self.getattr(o, name, ABSENT) is not ABSENT
+        if there is True:
+            return self.getattr(o, name, ABSENT) is not ABSENT
+        rest = lambda: self._by_fallback(o, name, ABSENT) is not ABSENT  # noqa: E731
+        return ifexp(there, lambda: True, rest) if self._method(o, "__getattr__") else there
 
     def setattr_(self, value, o, name: str) -> None:
         if type(o) is Choice:
@@ -357,6 +379,9 @@ class Items:
         if deleter is not None:
             return self.call(*deleter, o)
         refuse_default(o, name, compat.where())
+        held = self._held(o, name, journal.member(type(o), name))
+        if (there := lookups.presence(held, name)) is not True:
+            self._raise_absent(o, name, there)
         journal.touch_attr(o, name)
         delattr(o, name)
 
@@ -368,15 +393,14 @@ class Items:
             return by_case(i, lambda key: self.getitem(x, key))
         self._indexed(x, i, "__getitem__")
         if kind is Choice and is_place(x):
-            keyed = is_traced(i) and any(type(o) is dict for o in x.options)
-            if (chosen.holds(x) and not keyed) or any(map(is_number, x.options)):
+            if chosen.reads_plainly(x, i) or any(map(is_number, x.options)):
                 return x.each(lambda o: self.getitem(o, i))
             return by_case(x, lambda o: self.getitem(o, i))
         if kind is Box or kind is Masked or issubclass(kind, Box):
             if raises.is_wanted(raises.INDEX):
                 raises.within(x, i)
             return x[i]
-        if kind is list or kind is tuple or self._is_sequence(x):
+        if isinstance(x, list | tuple | range) and self._method(x, "__getitem__") is None:
             if bounded(x) is not None:
                 return item(x[0], i) if not isinstance(i, slice) else sliced(x[0], i)
             if is_traced(i):
@@ -467,7 +491,7 @@ class Items:
 
     def _set_by_key(self, value, x, key: Choice) -> None:
         """x[key] = value, where the key is one of several."""
-        if not _has_all(x, key):
+        if not lookups.has_all(x, key):
             return by_case(key, lambda k: self.setitem(value, x, k))
         journal.touch_dict(x)
         for number, k in enumerate(key.options):
@@ -570,7 +594,7 @@ class Items:
     def aug_item(self, op: str, x, i, value: Callable) -> None:
         if is_place(x) and not chosen.holds(x):
             return by_case(x, lambda o: self.aug_item(op, o, i, value))
-        if lookups.is_one_of_keys(x, i) and not _has_all(x, i):
+        if lookups.is_one_of_keys(x, i) and not lookups.has_all(x, i):
             return by_case(i, lambda key: self.aug_item(op, x, key, value))
         old = self.getitem(x, i)
         new = self.aug(op, old, value(), 1)

@@ -22,7 +22,7 @@ from malleable.errors import TransformError
 from malleable.frontend.common.session import session
 from malleable.frontend.counterparts.builtins import if_else, pick
 from malleable.frontend.counterparts.scalars import python_scalar
-from malleable.frontend.values.conditions import if_, ifexp, only
+from malleable.frontend.values.conditions import if_, ifexp, not_, only
 from malleable.frontend.values.raises import fail_where, raised, within
 from malleable.frontend.values.values import Choice, entry, is_number, is_thing, lacks
 
@@ -57,6 +57,11 @@ def presence(fields, key):
         return True
     hits = [x is not ABSENT for x in value.options]
     return python_scalar(entry(hits, value.index), bool)
+
+
+def has_all(x, key: Choice) -> bool:
+    """Whether this is a dict that has each key that the key may be, on all paths."""
+    return type(x) is dict and all(k in x and presence(x, k) is True for k in key.options)
 
 
 def get_uncertain(fields: dict, key, default=None):
@@ -132,14 +137,16 @@ def is_there(table: dict, key) -> bool:
 
 def look_up(table: dict, key) -> Any:
     """table[key]; where the key is not there, a KeyError: as any `raise` under a traced test."""
-    found, error = hits(table, key), KeyError(repr(key))
-    if not found:
-        raise_here(error)
-    present = every_hit(found)
-    if_(Box(~jnp.any(present), True), lambda: raise_here(error), None, None)
+    found = hits(table, key)
+    raise_unless(bool(found) and jnp.any(every_hit(found)), KeyError(repr(key)))
     if not session().attempts:
         session().looked.add((id(table), key_id(key)))
-    return pick(list(table.values()), Box(jnp.argmax(present), True))
+    return pick(list(table.values()), Box(jnp.argmax(every_hit(found)), True))
+
+
+def raise_unless(there, error: Exception) -> None:
+    """Where something is not there, its error: as any `raise` under a traced test."""
+    if_(not_(there), lambda: raise_here(error), None, None)
 
 
 def raise_here(error: Exception):

@@ -22,7 +22,7 @@ from malleable.frontend.counterparts import bounded as lists
 from malleable.frontend.counterparts.builtins import Once, len_, pick
 from malleable.frontend.operators import lookups
 from malleable.frontend.operators.hidden import is_iterator
-from malleable.frontend.values.conditions import if_, ifexp, not_, only
+from malleable.frontend.values.conditions import if_, ifexp, only
 from malleable.frontend.values.keys import KEY, KEYED, ORDER, Table, kind_of_place, table_of, tabled
 from malleable.frontend.values.raises import fail_where
 from malleable.frontend.values.trees import Node, Ragged
@@ -131,7 +131,7 @@ def look_up_key(x, key, call: Callable) -> Any:
     if type(x) is collections.Counter:
         return get_key(x, key, 0)
     present, at = find_key(table, key)
-    refuse_absent(present, key)
+    lookups.raise_unless(present, KeyError(repr(key)))
     return value_at(table, at)
 
 
@@ -145,7 +145,7 @@ def look_up_uncertain(x, key, there, call: Callable) -> Any:
         journal.touch_dict(x)
         x[key] = value
         return value
-    if_(not_(there), lambda: lookups.raise_here(KeyError(key)), None, None)
+    lookups.raise_unless(there, KeyError(key))
     return only(x[key])
 
 
@@ -165,22 +165,11 @@ def ask_uncertain(x, name: str, key, *default) -> Any:
     return value
 
 
-def refuse_absent(present, key) -> None:
-    """Where a key is not there, a KeyError: as any `raise` under a traced test."""
-    error = KeyError(repr(key))
-    if present is False:
-        lookups.raise_here(error)
-    elif present is not True:
-        if_(Box(~present, True), lambda: lookups.raise_here(error), None, None)
-
-
 def get_key(x, key, default=None) -> Any:
     """x.get(key, default)"""
     table = keyed(x)
     present, at = find_key(table, key)
-    if type(present) is bool:
-        return value_at(table, at) if present else default
-    return ifexp(Box(present, True), lambda: value_at(table, at), lambda: default)
+    return ifexp(present, lambda: value_at(table, at), lambda: default)
 
 
 # ---------------------------------------------------------------- to change
@@ -213,33 +202,27 @@ def put_key_in(x, key, value=None) -> None:
         _append_to(table.keys, key)
         _append_to(table.values, value)
 
-    if type(present) is bool:
-        (replace if present else add)()
-    else:
-        if_(Box(present, True), replace, add, None, None)
+    if_(present, replace, add, None, None)
 
 
 def set_default(x, key, make: Callable) -> Any:
     """x.setdefault(key, make())"""
     present = contains_key(x, key)
-    if present is not True:
-        if_(present, lambda: None, lambda: put_key_in(x, key, make()), None, None)
+    if_(present, lambda: None, lambda: put_key_in(x, key, make()), None, None)
     table = keyed(x)
     return value_at(table, find_key(table, key)[1])
 
 
 def take_key(x, key, *default) -> Any:
     """x.pop(key, *default)"""
-    if default and type(contains_key(x, key)) is not bool:
+    if default:
         value = get_key(x, key, *default)
         discard_key(x, key)
         return value
-    if default and contains_key(x, key) is False:
-        return default[0]
     journal.tell(x)
     table = keyed(x)
     present, at = find_key(table, key)
-    refuse_absent(present, key)
+    lookups.raise_unless(present, KeyError(repr(key)))
     value = value_at(table, at)
     _take_both(table, at)
     return value
@@ -250,10 +233,7 @@ def discard_key(x, key) -> None:
     journal.tell(x)
     table = keyed(x)
     present, at = find_key(table, key)
-    if present is True:
-        _take_both(table, at)
-    elif present is not False:
-        if_(Box(present, True), lambda: _take_both(table, at), None, None)
+    if_(present, lambda: _take_both(table, at), None, None)
 
 
 def _move_key(x, key, last: bool = True) -> None:
@@ -352,8 +332,6 @@ def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
     match name, args:
         case "__getitem__", (key,):
             return look_up_key(x, key, call)
-        case "__setitem__", (key, value):
-            return put_key_in(x, key, value)
         case "__contains__", (key,):
             return contains_key(x, key)
         case "__len__", ():
@@ -362,8 +340,8 @@ def method_of(x, name: str, args: tuple, kwargs: dict, call: Callable) -> Any:
             return get_key(x, key, *default)
         case "setdefault", (key, *default):
             return set_default(x, key, lambda: default[0] if default else None)
-        case "add", (key,):
-            return put_key_in(x, key)
+        case "add" | "__setitem__", (key, *value):
+            return put_key_in(x, key, *value)
         case "discard", (key,):
             return discard_key(x, key)
         case "pop", (key, *default):

@@ -54,6 +54,10 @@ def truth(x) -> Any:
     if not isinstance(content, compat.Tracer):
         own = own_truth(x)  # it may give a traced answer
         return bool(x) if own is None else truth(session().call(own, x))
+    return truth_of_array(content)
+
+
+def truth_of_array(content):
     if content.size != 1:
         raise ValueError(
             "The truth value of an array with more than one element is ambiguous. "

@@ -311,8 +311,6 @@ class Paths:
     def join(self) -> None:
         """What is behind both blocks, of which no two kinds may be one."""
         yes, no = self.blocks
-        for key in [k for k, p in self.places.items() if is_cached(p)]:
-            forget_cached(self.places.pop(key), self.trees[key], self.where)
         new = {k for k, p in self.places.items() if id(p.owner) in yes.made | no.made}
         self.targets = {
             k: (join if k in new else functools.partial(join_place, p))(*self.trees[k])
@@ -461,11 +459,10 @@ def written_attribute(tree: Tree, name, block: Block) -> tuple | None:
 
 
 def default(place: Place, value) -> Any:
-    """What a program sees where a place holds `value`: a class may have it, which is to keep it."""
-    if value is not ABSENT or place.kind != "attr":
+    """What a program sees where a place holds `value`: of a class, a base that is to keep it."""
+    if value is not ABSENT or place.kind != "attr" or not isinstance(place.owner, type):
         return value
-    owner, name = place.owner, place.name
-    kinds = owner.__mro__[1:] if isinstance(owner, type) else type(owner).__mro__
+    kinds, name = place.owner.__mro__[1:], place.name
     seen = next((vars(kind)[name] for kind in kinds if name in vars(kind)), ABSENT)
     if seen is ABSENT or hasattr(seen, "__get__"):
         return ABSENT
@@ -486,8 +483,8 @@ def refuse_default(owner, name: str, where: str) -> None:
 
 def join_place(place: Place, one: Tree, other: Tree) -> Tree:
     """The join of what a place holds on two paths; an attribute may be there on one only."""
-    absent, slotted = Static(ABSENT), journal.fields(place.owner, ABSENT) is ABSENT
-    if place.kind != "attr" or (one == absent) is (other == absent) or slotted:
+    absent = Static(ABSENT)
+    if place.kind != "attr" or (one == absent) is (other == absent):
         return join(one, other)
     there = other if one == absent else one
     options = there.options if isinstance(there, Either) else (there,)
@@ -495,20 +492,11 @@ def join_place(place: Place, one: Tree, other: Tree) -> Tree:
     return Either((absent, *rest))
 
 
-def is_cached(place: Place) -> bool:
-    """Whether a place is where a `cached_property` keeps its value, and had none before."""
-    member = journal.member(type(place.owner), place.name) if place.kind == "attr" else None
-    return isinstance(member, functools.cached_property) and place.read() is ABSENT
-
-
-def forget_cached(place: Place, trees: list, where: str) -> None:
-    """Leave a `cached_property` that one path has asked for to be worked out again."""
-    if any(isinstance(tree, Node) and tree.cls is not tuple for tree in trees):
-        raise TransformError(
-            f"the cached property `{place.name}` is made in a branch, and may be changed later",
-            where=where,
-            hint="ask for it before the `if`",
-        )
+def by_class(place: Place) -> bool:
+    """Whether an instance that does not have an attribute itself has it by its class."""
+    kinds = type(place.owner).__mro__ if place.kind == "attr" else ()
+    found = [vars(kind)[place.name] for kind in kinds if place.name in vars(kind)]
+    return bool(found) and not hasattr(found[0], "__set__")
 
 
 def is_idle(block: Block) -> bool:
@@ -582,9 +570,9 @@ def report_joins(paths: Paths) -> None:
     where = paths.where
     for key, target in paths.targets.items():
         one, other = paths.trees[key]
-        name = paths.places[key].label
+        name, place = paths.places[key].label, paths.places[key]
         for a, b in ((one, other), (other, one)):
-            if isinstance(a, Static) and a.value is ABSENT and b != a:
+            if isinstance(a, Static) and a.value is ABSENT and b != a and not by_class(place):
                 if session().options.exact:
                     raise TransformError(f"{name} has a value on one path only", where=where)
                 for open_ in journal.all_open():
