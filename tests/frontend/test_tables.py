@@ -481,3 +481,27 @@ def test_shortest_paths_by_a_queue():
     compiled = jax.jit(autograph(f, max_steps=12))
     for weights in np.array([[1.0, 4, 2, 5, 1], [3, 1, 1, 1, 7]]):
         np.testing.assert_allclose(compiled(weights), f(weights))
+
+
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_a_key_that_one_path_puts_in_and_the_other_counts(k):
+    def f(k):
+        d, e, out = {1: 1, 2: 5}, {}, 0
+        if k in d:
+            d[k] += 1
+        else:
+            d[k] = 1
+        d[1] += 10
+        for x in [1, k, 1]:
+            if x in e:
+                e[x] += 1
+            else:
+                e[x] = 1
+        for i in range(k):
+            if i + 5 in d:
+                d[i + 5] -= 1
+            else:
+                out += 1
+        return d[1], d[2], len(d), sum(d.values()), e[1], len(e), out
+
+    assert_same(f, k)

@@ -391,7 +391,7 @@ def settle(
         if both == c.tree:
             continue
         if isinstance(both, Either) and c.place.kind == "set":
-            sets[key] = OtherMembers(c.place.owner, both, loop.where)
+            sets[key] = OtherMembers(c.place.owner, both.options, loop.where)
             continue
         check_type(c, both)
         now, new = (len(getattr(tree, "options", ())) for tree in (c.tree, both))

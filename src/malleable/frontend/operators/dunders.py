@@ -4,7 +4,6 @@ Python would run `__add__` and its like as they are written; here they go throug
 they are converted. Numbers, arrays and whatever else has no such method of Python take no detour.
 """
 
-import functools
 import operator
 import re
 import types
@@ -263,8 +262,8 @@ class Dunders:
         signs = [sign for sign, (name, *_) in COMPARISONS.items() if name == method.__name__]
         if type(x) is not type(y) or not signs:
             return NotImplemented if signs else self.call(method, x, y)
-        ask = functools.partial(self.call, getattr)
-        rows = (tuple(ask(o, f.name) for f in fields(o) if f.compare) for o in (x, y))
+        names = [f.name for f in fields(x) if f.compare]
+        rows = (tuple(self.call(getattr, o, name) for name in names) for o in (x, y))
         return compared_sequences(signs[0], *rows, self.compare)
 
 

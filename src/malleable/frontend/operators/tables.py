@@ -390,13 +390,8 @@ def _update_keys(x, other, call: Callable) -> None:
         other = list(other.items()) if table is None else pairs_of(table)
         each = iterators.count_pairs if type(x) is collections.Counter else iterators.put_pairs
         return call(each, x, other)
-    return call(_fill_by_one(x), x, other)
-
-
-def _fill_by_one(x) -> Callable:
-    """What puts each item into a set, Counter or dict."""
     one = {set: iterators.add_each, collections.Counter: iterators.count_each}
-    return one.get(type(x), iterators.put_pairs)
+    return call(one.get(type(x), iterators.put_pairs), x, other)
 
 
 def copied(x) -> Any:

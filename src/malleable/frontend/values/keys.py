@@ -1,6 +1,7 @@
 """What a dict or set with traced keys holds, and a list or deque whose length is traced."""
 
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable
 from typing import Any
 
 from malleable import compat
@@ -9,7 +10,7 @@ from malleable.arrays.box import Box
 from malleable.arrays.journal import Place
 from malleable.errors import TransformError
 from malleable.frontend.common.session import session
-from malleable.frontend.values.trees import ORDER, Either, Ragged, number_leaf
+from malleable.frontend.values.trees import ORDER, Ragged, number_leaf
 
 KEY: Any = type("Key", (), {"__repr__": lambda self: "keys known at run time"})()
 
@@ -97,16 +98,19 @@ def contents_of(x) -> dict:
 
 
 class OtherMembers(TransformError):
-    """A set has other members after one path than after the other: a table can hold both."""
+    """A set has other members after one path than after the other, or a dict a table after one."""
 
-    def __init__(self, x: set, target: Either, where: str):
-        self.members, self.options = x, target.options
-        what = "a set has other members after one branch of this `if` than after the other"
+    def __init__(self, x: dict | set, trees: Iterable, where: str):
+        self.members, self.options = x, trees
+        kind = type(x).__name__
+        what = f"a {kind} has other members after one branch of this `if` than after the other"
         hint = "keep a bool for each that it may have: seen[k] = True"
         super().__init__(what, where=where, hint=hint)
 
     def settled(self) -> bool:
         """Whether its members are numbers, or tuples of them: then it has a table from now on."""
+        if type(self.members) is not set:
+            return table_of(self.members) is not None
         numbers = all(is_of_numbers(x) for o in self.options for x in getattr(o, "value", ()))
         return numbers and tabled(self.members) is not None
 

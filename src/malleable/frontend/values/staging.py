@@ -21,7 +21,7 @@ from malleable.frontend.common import decisions
 from malleable.frontend.common.frames import as_local
 from malleable.frontend.common.session import drop_raise, note_line, session
 from malleable.frontend.values import copies, references, unwinding
-from malleable.frontend.values.keys import OtherMembers
+from malleable.frontend.values.keys import KEY, OtherMembers
 from malleable.frontend.values.leaves import inject
 from malleable.frontend.values.lost import Lost, keeps_new
 from malleable.frontend.values.picked import Picked
@@ -311,6 +311,10 @@ class Paths:
     def join(self) -> None:
         """What is behind both blocks, of which no two kinds may be one."""
         yes, no = self.blocks
+        for key, trees in self.trees.items():
+            keyed = {KEY in (tree.keys or ()) for tree in trees if isinstance(tree, Node)}
+            if len(keyed) > 1 and key in self.places:
+                raise OtherMembers(self.places[key].owner, trees, self.where)
         new = {k for k, p in self.places.items() if id(p.owner) in yes.made | no.made}
         self.targets = {
             k: (join if k in new else functools.partial(join_place, p))(*self.trees[k])
@@ -373,7 +377,7 @@ class Paths:
 def refuse_two_contents(place: Place, target: Either, where: str) -> None:
     """A list, dict or set is changed where it is: what is in it has one shape behind both paths."""
     if place.kind == "set":
-        raise OtherMembers(place.owner, target, where)
+        raise OtherMembers(place.owner, target.options, where)
     if place.kind in ("list", "dict", "object"):
         raise TransformError(
             f"a {place.kind} is {spell(target.options[0])} after one branch of this "
@@ -474,10 +478,10 @@ def refuse_default(owner, name: str, where: str) -> None:
     """Refuse to change what a class has for instances that may have their own, or not."""
     if isinstance(owner, type) and (owner, name) in session().defaults:
         raise TransformError(
-            f"`{owner.__name__}.{name}` changes, and whether an instance has its own `{name}` "
+            f"`{owner.__name__}.{name}` changes, and whether a subclass has its own `{name}` "
             "depends on a traced condition",
             where=where,
-            hint=f"set `{name}` on each instance, in __init__",
+            hint=f"set `{name}` in each subclass",
         )
 
 
