@@ -1,5 +1,6 @@
 """`getattr`, `hasattr`, `o.name = x`, where one path alone gives an object the attribute."""
 
+import dataclasses
 from operator import attrgetter
 
 import jax
@@ -235,3 +236,19 @@ def test_the_missing_key_of_one_path_is_made_by_the_class():
 
     for x in (0.5, 1.5):
         assert jax.jit(autograph(f))(x) == f(x)
+
+
+def test_dataclasses_is_not_asked_for_fields_of_one_path():
+    @dataclasses.dataclass
+    class Pair:
+        a: float
+        b: float = dataclasses.field(default=2.0, init=False)
+
+    def f(x):
+        pair = Pair(x)
+        if x > 1:
+            pair.b = x
+        return dataclasses.astuple(pair)
+
+    with pytest.raises(TransformError, match="the key 'b' on one path only"):
+        jax.jit(autograph(f))(0.5)

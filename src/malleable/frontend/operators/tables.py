@@ -436,6 +436,8 @@ def given(owner, name: str, args: tuple) -> tuple:
 def refuse_tables(name: str, args) -> None:
     """A function that does not know of traced keys is given a dict or set with them."""
     for x in args:
+        if name.startswith("dataclasses."):  # which would find what one path only has
+            refuse_uncertain(journal.fields(x), False)
         if table_of(x) is not None:
             raise TransformError(
                 f"`{name}` is given a {type(x).__name__} with traced keys",

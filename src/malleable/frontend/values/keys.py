@@ -109,10 +109,8 @@ class OtherMembers(TransformError):
 
     def settled(self) -> bool:
         """Whether its members are numbers, or tuples of them: then it has a table from now on."""
-        if type(self.members) is not set:
-            return table_of(self.members) is not None
         numbers = all(is_of_numbers(x) for o in self.options for x in getattr(o, "value", ()))
-        return numbers and tabled(self.members) is not None
+        return numbers and (table_of(self.members) or tabled(self.members)) is not None
 
 
 def is_of_numbers(x) -> bool:
