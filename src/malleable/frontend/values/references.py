@@ -53,16 +53,12 @@ def count_contents(places: Iterable[Place], held: dict) -> None:
     for place in {p.key: p for p in places}.values():
         if place.kind != "box":
             value = place.read()
-            inside = [value] if place.kind not in CONTENT else _items(value)
-            for x in inside:
+            inside = value if place.kind in CONTENT else [value]
+            for x in inside.values() if isinstance(inside, dict) else inside:
                 found[id(x)] = found.get(id(x), 0) + 1
     for key, times in found.items():
         if times == 1:
             held[key] = held.get(key, 0) + 1
-
-
-def _items(content) -> Iterable:
-    return content.values() if isinstance(content, dict) else content
 
 
 def refuse_split(trees: Iterable[Tree], where: str) -> None:

@@ -104,7 +104,8 @@ def _differentiated(cond, body, silent, bound, where):
         steps = _Steps(cond, silent, bound, where, len(consts), by, carry)
         outs = loop(consts, init)
         linear = [moved[i] for i in steps.consts]
-        linear += [_dense_tangent(started[i], init[i]) for i in steps.carry]
+        dense = lambda t, x: jnp.zeros_like(x) if isinstance(t, SymbolicZero) else t  # noqa: E731
+        linear += [dense(started[i], init[i]) for i in steps.carry]
         dots = iter(compat.linear_call(steps.forward, steps.backward, [*consts, *init], linear))
         zero = lambda x: SymbolicZero(jax.typeof(x).to_tangent_aval())  # noqa: E731
         return outs, [next(dots) if i in steps.carry else zero(x) for i, x in enumerate(outs)]
@@ -138,10 +139,6 @@ def _reached(silent, consts, init, by, moving) -> tuple:
         if now == tuple(moving):
             return now
         moving = now
-
-
-def _dense_tangent(tangent, x):
-    return jnp.zeros_like(x) if isinstance(tangent, SymbolicZero) else tangent
 
 
 class _Steps:
