@@ -25,8 +25,11 @@ selections: contextvars.ContextVar = contextvars.ContextVar("selections", defaul
 none to the list, and an index beyond the end is moved inside, as JAX does. None: no such tests."""
 
 
-raising: contextvars.ContextVar = contextvars.ContextVar("raising", default=None)
-"""raising(test, error) makes a raise where a traced test says so, if a front end is around us."""
+raising: contextvars.ContextVar = contextvars.ContextVar("raising", default=(None, None))
+"""(fail, within), if a front end is around us: fail(test, error) makes a raise where a traced test
+
+says so, and within(x, index) makes one where a traced index is outside of an array.
+"""
 
 
 def needs_some(mask, name: str = "") -> bool:
@@ -40,7 +43,7 @@ def needs_some(mask, name: str = "") -> bool:
 
 def must_hold(what: str, error: Exception | None, test, *operands) -> bool:
     """Note that Python would raise unless test(*operands); whether that is wanted."""
-    held, fail = selections.get(), raising.get()
+    held, (fail, _) = selections.get(), raising.get()
     if held is None:
         if fail is not None and error is not None:
             fail(~test(*operands), error)
@@ -51,6 +54,13 @@ def must_hold(what: str, error: Exception | None, test, *operands) -> bool:
             raise unknown_size(what)
     tests.append(test(*operands))
     return True
+
+
+def tested(x, index):
+    """The array x, after the test of a traced index that is not given to x[index] by the user."""
+    if (within := raising.get()[1]) is not None:
+        within(x, index)
+    return x
 
 
 UNLIKE = "operands could not be broadcast together: a mask selects another number of elements"
@@ -126,11 +136,22 @@ def _is_same_size(a, b) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
+def _lowest(dtype):
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def _highest(dtype):
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
 def _over_all(fun, neutral):
     """A reduction, in which what is not selected is `neutral`."""
 
     def method(self, axis=None, dtype=None, out=None, **kwargs):
-        return self._over(fun, neutral, axis, dtype=dtype, out=out, **kwargs)
+        if callable(neutral) and "initial" not in kwargs:
+            needs_some(self.mask, fun.__name__)
+        least = neutral(self.dtype) if callable(neutral) else neutral
+        return self._over(fun, least, axis, dtype=dtype, out=out, **kwargs)
 
     return method
 
@@ -307,16 +328,7 @@ class Masked:
 
     sum, prod = _over_all(jnp.sum, 0), _over_all(jnp.prod, 1)
     any, all = _over_all(jnp.any, 0), _over_all(jnp.all, 1)
-
-    def max(self, axis=None, out=None, **kwargs):
-        if "initial" not in kwargs:
-            needs_some(self.mask, "max")
-        return self._over(jnp.max, _lowest(self.dtype), axis, out=out, **kwargs)
-
-    def min(self, axis=None, out=None, **kwargs):
-        if "initial" not in kwargs:
-            needs_some(self.mask, "min")
-        return self._over(jnp.min, _highest(self.dtype), axis, out=out, **kwargs)
+    max, min = _over_all(jnp.max, _lowest), _over_all(jnp.min, _highest)
 
     def argmax(self, axis=None, out=None, **kwargs):
         return self._rank_of(jnp.argmax, _lowest(self.dtype), axis, out)
@@ -683,14 +695,6 @@ def _of_types(func, args):
 
 _PLAIN = {"round", "around", "real", "imag", "clip", "nan_to_num", "angle", "sinc", "i0", "isclose"}
 _PLAIN |= {"zeros_like", "ones_like", "full_like", "iscomplex", "isreal", "interp", "polyval"}
-
-
-def _lowest(dtype):
-    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
-
-
-def _highest(dtype):
-    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
 def _operator(name):

@@ -149,8 +149,7 @@ def read(whole, index):
     whole = to_jax(whole)
     plan = _plan(index, whole.shape)
     if plan is None:
-        if not has_tracer(index):
-            selected_shape(whole.shape, index)
+        selected_shape(whole.shape, modelled(index))
         return whole[as_arrays(index)]
     axes, shape = plan
     if any(is_tracer(at) for at, _, _ in axes):
@@ -185,12 +184,8 @@ def written(whole, index, new):
     if new.dtype != whole.dtype:
         new = cast(new, whole.dtype)
     plan = _plan(index, whole.shape)
-    if plan is None:
-        room = None if has_tracer(index) else selected_shape(whole.shape, index)
-    else:
-        room = plan[1]
-    if room is not None:
-        new = fitted(new, room)
+    room = selected_shape(whole.shape, modelled(index)) if plan is None else plan[1]
+    new = fitted(new, room)
     if plan is None or any(step != 1 for _, _, step in plan[0]):
         return whole.at[as_arrays(index)].set(new)
     axes = plan[0]

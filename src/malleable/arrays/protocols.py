@@ -10,7 +10,7 @@ from jax.tree_util import tree_leaves, tree_map
 from malleable.arrays import content, functions, journal, places
 from malleable.arrays.content import Box, any_box, any_jax, any_traced, held, rebox, unbox, wrap
 from malleable.arrays.items import has_masked, is_unknown, without_boxes
-from malleable.arrays.masked import UNSIZED, guarded, unknown_size
+from malleable.arrays.masked import UNSIZED, guarded, tested, unknown_size
 from malleable.arrays.numbers import strong
 from malleable.arrays.places import is_jax
 from malleable.arrays.rows import gathered
@@ -103,7 +103,12 @@ def _ufunc_at(ufunc, box, index, *values):
     whole = places.to_jax(box.value)
     if has_masked(index):
         raise unknown_size("the index of ufunc.at")
-    at = whole.at[places.as_arrays(index)]
+    if places.is_mask(index):
+        box[index] = ufunc(box[index], *values)
+        return None
+    if not is_unknown(index):
+        places.selected_shape(whole.shape, index)
+    at = tested(whole, index).at[places.as_arrays(index)]
     names = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min"}
     names |= {"subtract": "subtract", "divide": "divide", "true_divide": "divide"}
     if ufunc.__name__ in names:

@@ -10,7 +10,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from malleable import compat
 from malleable.arrays import functions, masked, places
 from malleable.arrays.content import Box, any_jax, any_traced, as_box, held, rebox, unbox, wrap
-from malleable.arrays.masked import Masked, unknown_size
+from malleable.arrays.masked import Masked, tested, unknown_size
 from malleable.arrays.places import is_jax
 from malleable.errors import TransformError
 from malleable.notes import note
@@ -74,17 +74,9 @@ def polydiv(u, v):
     return tuple(Box(part, False) for part in divided)
 
 
-def distinct(
-    ar,
-    return_index=False,
-    return_inverse=False,
-    return_counts=False,
-    axis=None,
-    equal_nan=True,
-    **_,
-):
+def distinct(ar, return_index=False, return_inverse=False, return_counts=False, axis=None, **how):
     """Of the sorted elements (n,) those that differ from the one before: a selection."""
-    if type(ar) is Masked or not equal_nan:
+    if type(ar) is Masked or not how.get("equal_nan", True):
         raise unknown_size("np.unique")
     whole = jnp.asarray(functions.nested_array(unbox(ar)))
     if axis is not None and (whole.ndim != 1 or axis not in (0, -1)):
@@ -137,13 +129,8 @@ def written_outside() -> TransformError:
 
 def copyto(dst, src, casting="same_kind", where=True):
     number = type(src) in (bool, int, float)
-    held_as = src if isinstance(src, Box) else np.asarray(src)
-    kind = np.dtype(type(src)) if number else held_as.dtype
-    if not number and not np.can_cast(kind, dst.dtype, casting):
-        raise TypeError(
-            f"Cannot cast array data from {kind!r} to {dst.dtype!r} according to the rule "
-            f"{casting!r}"
-        )
+    kind = src.dtype if isinstance(src, Box) else np.asarray(src).dtype
+    np.copyto(np.empty(0, dst.dtype), src if number else np.empty(0, kind), casting)  # or TypeError
     dst[...] = src if where is True else np.where(where, src, dst)
 
 
@@ -176,16 +163,57 @@ def place(arr, mask, vals):
     arr.write(jnp.where(mask, places.cast(picked, whole.dtype), whole))
 
 
+def taken(a, indices, axis=None, out=None, mode="raise"):
+    a, at = as_box(a), unbox(indices)
+    at = at if type(at) is Masked else functions.nested_array(at)
+    a, before = (a.ravel(), 0) if axis is None else (a, axis % a.ndim)
+    n = a.shape[before]
+    at = at % n if mode == "wrap" else at.clip(0, n - 1) if mode == "clip" else at
+    index = (*[slice(None)] * before, at)
+    part = (tested(a, index) if mode == "raise" else a)[index].copy()
+    if out is None:
+        return part
+    out[...] = part
+    return out
+
+
 def put(a, ind, v, mode="raise"):
     at, values = (functions.nested_array(unbox(x)).ravel() for x in (ind, v))
     at = at % a.size if mode == "wrap" else at.clip(0, a.size - 1) if mode == "clip" else at
-    a.flat[at] = values[np.arange(at.size) % values.size]
+    flat = tested(a.flat, at) if mode == "raise" else a.flat
+    flat[at] = values[np.arange(at.size) % values.size]
+
+
+def _lying_along(arr, indices, axis):
+    """(an array, the index of what lies at these indices along an axis of it)"""
+    arr, axis = (arr.ravel(), 0) if axis is None else (arr, axis)
+    if np.ndim(indices) != arr.ndim:
+        raise ValueError("`indices` and `arr` must have the same number of dimensions")
+    grid = list(np.ogrid[tuple(map(slice, arr.shape))])
+    grid[axis] = unbox(indices)
+    return tested(arr, tuple(grid)), tuple(grid)
 
 
 def put_along_axis(arr, indices, values, axis=-1):
-    grid = list(np.ogrid[tuple(slice(n) for n in np.shape(indices))])
-    grid[axis] = indices
-    arr[tuple(grid)] = values
+    arr, index = _lying_along(arr, indices, axis)
+    arr[index] = values
+
+
+def take_along_axis(arr, indices, axis=-1):
+    arr, index = _lying_along(as_box(arr), indices, axis)
+    return arr[index]
+
+
+def insert(arr, obj, values, axis=None):
+    """As others do, after the test of the index, which may be that of the end."""
+    room = np.empty(size(arr) if axis is None else shape(arr), np.int8)
+    if any_traced(obj):
+        more = np.insert(room, 0, 0, axis)
+        at = abs(functions.nested_array(unbox(obj)))
+        tested(more, (*[slice(None)] * ((axis or 0) % room.ndim), at))
+    else:
+        np.insert(room, unbox(obj), 0, axis)
+    return DEFAULT
 
 
 def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
@@ -310,7 +338,14 @@ def choose(a, choices, out=None, mode="raise"):
     if out is not None:
         return DEFAULT
     choices = [functions.as_operand(c) for c in unbox(choices)]
-    at, mode = functions.nested_array(unbox(a)), "clip" if mode == "raise" else mode
+    at = functions.nested_array(unbox(a))
+    inside = lambda at: ((at >= 0) & (at < len(choices))).all()  # noqa: E731
+    error = ValueError("invalid entry in choice array")
+    if mode == "raise" and not is_jax(at) and not inside(at):
+        raise error
+    if mode == "raise" and is_jax(at):
+        masked.must_hold("what np.choose takes", error, inside, at)
+    mode = "clip" if mode == "raise" else mode
     return wrap(jnp.choose(at, choices, mode=mode))
 
 
@@ -498,9 +533,10 @@ _OF_BOXES: dict[Any, Any] = {
 }
 _OF_TRACED = {
     np.unique: distinct,
+    np.take: taken,
     **dict.fromkeys((np.concatenate, np.hstack), concatenated),
     **_by_name(nonzero, trim_zeros, polydiv, apply_along_axis),
-    **_by_name(choose, poly, apply_over_axes),
+    **_by_name(choose, poly, apply_over_axes, take_along_axis, insert),
     np.histogramdd: lambda x, *args, **kw: (  # a list is of columns
         np.histogramdd(np.stack(x, -1), *args, **kw) if type(x) in (list, tuple) else DEFAULT
     ),

@@ -166,7 +166,7 @@ def enter(fun: Callable, options: Options, args: tuple, kwargs: dict) -> Any:
     if not any_traced((args, kwargs), fun):
         return fun(*args, **kwargs)
     here = Session(options, OPERATORS.call, lanes=compat.is_batched())
-    token = raising.set(raises.fail_where)
+    token = raising.set((raises.fail_where, raises.within))
     try:
         return run_in_session(here, run_boxed, fun, args, kwargs)
     finally:

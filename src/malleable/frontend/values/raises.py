@@ -518,10 +518,10 @@ def within(xs, index) -> None:
         return
     array = isinstance(xs, Box | np.ndarray)
     parts = index if isinstance(index, tuple) else (index,)
+    parts = tuple(as_operand(unbox(p)) if type(p) is list else p for p in parts)
     for part in parts:
         if array and isinstance(part, slice) and is_traced(part.step):
-            error = ValueError("a traced step of a slice is 0 or less")
-            fail_where(unbox(part.step) <= 0, error)
+            fail_where(unbox(part.step) <= 0, ValueError("a traced step of a slice is 0 or less"))
     counted = type(xs) is Masked and type(parts[0]) not in (slice, Masked)
     numbers = as_operand(unbox(parts[0])) if counted else False
     unsized = jnp.result_type(numbers).kind in "iu"  # any index may be beyond
