@@ -1,6 +1,7 @@
 """Keys of a dict that a traced test sets or deletes: whether they are there is a traced boolean."""
 
 import collections
+import functools
 
 import jax
 import numpy as np
@@ -393,3 +394,69 @@ def test_a_dict_of_other_keys_on_each_path_leaks_no_tracer():
 
     with jax.checking_leaks():
         assert jax.jit(autograph(f))(2.5) == 7.5
+
+
+def stored(keys, key):
+    table = dict.fromkeys(keys, 1)
+    table[key] = 1
+    return len(table)
+
+
+def added(keys, key):
+    members = set(keys)
+    members.add(key)
+    return len(members)
+
+
+def asked(keys, key):
+    table = dict.fromkeys(keys, 2.0)
+    return key in table, table.get(key, 3.0), table.pop(key, 4.0)
+
+
+def called(keys, key):
+    return functools.cache(lambda k, extra=0: len(keys))(0, extra=key)
+
+
+UNHASHABLE = {
+    "array": lambda v: v,
+    "pair": lambda v: (v[0], v),
+    "list": lambda v: [v[0]],
+    "tuple": lambda v: (1, (v[0], [1])),
+    "set": lambda v: (v[0], {1}),
+}
+ASKED = {
+    "display": lambda keys, key: len({7: len(keys), key: 1}),
+    "members": lambda keys, key: len({key, *keys}),
+    "comprehension": lambda keys, key: len({k: id(k) for k in [*keys, key]}),
+    "member": lambda keys, key: key in set(keys),
+    **{f.__name__: f for f in (stored, added, asked, called)},
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("make", UNHASHABLE.values(), ids=UNHASHABLE)
+@pytest.mark.parametrize("keys", [[], [1, 2], [(1, 2)]], ids=str)
+def test_what_has_no_hash_is_no_key(ask, make, keys):
+    def f(v):
+        try:
+            return ask(keys, make(v))
+        except (KeyError, ValueError):
+            return -1.0
+
+    with pytest.raises(TypeError, match="unhashable"):
+        f(V)
+    with pytest.raises(TypeError, match="unhashable"):
+        jax.jit(autograph(f))(V)
+
+
+def test_a_handler_is_there_for_what_is_no_key():
+    def f(v, n):
+        memo, failed = {v[0]: 1.0}, 0
+        for k in range(n):
+            try:
+                memo[v] = k
+            except TypeError:
+                failed += 1
+        return failed, memo[v[0]]
+
+    assert jax.jit(autograph(f))(V, 3) == f(V, 3) == (3, 1.0)

@@ -617,7 +617,7 @@ class Caller(Classes):
 
     def _cached(self, f, args, kwargs):
         """A cache must not keep what is traced, nor be asked for it."""
-        if any_traced((args, kwargs)):
+        if any_traced(lookups.hashed((*args, *kwargs.values()))):
             return self.call(f.__wrapped__, *args, **kwargs)
         here = block()
         if here is None:

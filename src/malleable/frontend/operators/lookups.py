@@ -36,8 +36,17 @@ def has_traced(index) -> bool:
     return is_traced(index) or (isinstance(index, list) and any(map(has_traced, index)))
 
 
+def hashed(key):
+    """The key of a dict or set; TypeError, as in Python, where it or a part of it has no hash."""
+    if isinstance(key, tuple):
+        list(map(hashed, key))
+    elif type(key).__hash__ is None or (isinstance(key, Box) and not key.scalar):
+        hash(key)
+    return key
+
+
 def refuse_key(key) -> None:
-    if has_traced(key):
+    if has_traced(hashed(key)):
         raise refused_key()
 
 
@@ -72,6 +81,7 @@ def get_uncertain(fields: dict, key, default=None):
 
 def hits(table, key) -> list:
     """For each key of a dict whether it is the traced one."""
+    key = hashed(key)
     found = [agrees(key, k) for k in table]
     if found and all(hit is False for hit in found):
         raise refused_key()
@@ -97,13 +107,10 @@ def agrees(key, known):
     if not is_traced(key):
         return bool(key == known)
     at = unbox(key) if is_number(key) else None
-    if at is None or at.ndim or at.dtype.kind not in "iubf":
+    plain = isinstance(known, int | float | tuple | str | type(None))
+    if at is None or at.ndim or at.dtype.kind not in "iubf" or not plain:
         raise refused_key()
-    if not isinstance(known, int | float):
-        if isinstance(known, tuple | str | type(None)):
-            return False
-        raise refused_key()
-    return at == known
+    return isinstance(known, int | float) and at == known
 
 
 def put_there(table: dict, key, value) -> None:

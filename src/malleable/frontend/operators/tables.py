@@ -99,7 +99,7 @@ def put_back(returned: bool) -> None:
 
 def find_key(table: Table, key) -> tuple:
     """(whether the key is there: a bool or a traced one, its place in the lists)"""
-    content = bounded(table.keys)
+    key, content = lookups.hashed(key), bounded(table.keys)
     if content is not None:
         found = lists.hits(content, key)
         return found.any(), jnp.argmax(found)
