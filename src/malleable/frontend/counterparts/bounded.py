@@ -27,7 +27,7 @@ from malleable.frontend.counterparts.sequences import in_order
 from malleable.frontend.values.conditions import narrowed
 from malleable.frontend.values.copies import IN_A_LIST, disown
 from malleable.frontend.values.leaves import inject, inject_list
-from malleable.frontend.values.raises import fail_where, raised
+from malleable.frontend.values.raises import fail_where, raised, refuse_floats
 from malleable.frontend.values.trees import (
     Either,
     Leaf,
@@ -140,6 +140,7 @@ def append(xs: list, value) -> None:
 
 def repeated(xs, times) -> list:
     """`xs * times` for a traced number of times: a list with a bound."""
+    refuse_floats(times, text="can't multiply sequence by non-int of type '{}'")
     if type(xs) is not list or session().options.exact:
         raise TransformError(
             f"a {type(xs).__name__} is repeated a number of times that is known only at run time",

@@ -44,7 +44,7 @@ from malleable.frontend.common.session import active, note_line, session
 from malleable.frontend.counterparts import bounded, scalars, sequences
 from malleable.frontend.counterparts.scalars import content, python_scalar, truth, when_traced
 from malleable.frontend.counterparts.texts import outlined
-from malleable.frontend.values import conditions, unwinding, values
+from malleable.frontend.values import conditions, raises, unwinding, values
 from malleable.frontend.values.picked import one_of, refuse_mixed
 from malleable.frontend.values.raises import may_be_int, note_class, note_type, whole_number
 from malleable.frontend.values.trees import DICTS, Leaf, note_types
@@ -212,8 +212,7 @@ def pick(xs, i):
         raise error
     if is_python_bool(unbox(i)) or conditions.is_of_batch(i):
         i = python_scalar(unbox(i), int)
-    if not jnp.issubdtype(unbox(i).dtype, jnp.integer):
-        raise TypeError(f"list indices must be integers or slices, not {unbox(i).dtype.name}")
+    raises.refuse_floats(i, text="list indices must be integers or slices, not {}")
     refuse_mixed([x for x in xs if not values.is_thing(x) and values.is_number(x)], known=True)
     at = content(i)
     at = jnp.clip(jnp.where(at < 0, at + len(xs), at), 0, len(xs) - 1)
@@ -248,10 +247,7 @@ def range_(*args):
     if len(args) > 3:
         raise TypeError(f"range expected at most 3 arguments, got {len(args)}")
     start, stop, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}[len(args)]
-    for x in args:
-        if not jnp.issubdtype(jnp.result_type(unbox(x)), jnp.integer):
-            kind = getattr(x, "__class__", type(x)).__name__
-            raise TypeError(f"{kind!r} object cannot be interpreted as an integer")
+    raises.refuse_floats(*args)
     if not is_traced(step) and step == 0:
         raise ValueError("range() arg 3 must not be zero")
     return TracedRange(start, stop, step)
@@ -520,6 +516,7 @@ def sorted_(iterable, /, *, key=None, reverse=False):
 def round_(number, ndigits=None):
     if not is_traced(number):
         return builtins.round(number, ndigits)
+    raises.refuse_floats(ndigits)
     raw = unbox(number)
     if ndigits is None and raw.ndim == 0:
         return python_scalar(jnp.round(as_integer(unbox(whole_number(number)))), int)

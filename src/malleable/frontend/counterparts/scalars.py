@@ -25,7 +25,7 @@ from malleable.arrays.box import Box, is_traced, unbox
 from malleable.arrays.numbers import python_bool
 from malleable.frontend.common.session import session
 from malleable.frontend.values.conditions import truth_of_array
-from malleable.frontend.values.raises import fail_where, in_domain
+from malleable.frontend.values.raises import fail_where, in_domain, refuse_floats
 
 
 def python_scalar(x, kind: type) -> Box:
@@ -91,7 +91,11 @@ def _between(number: Callable, kind: type) -> Callable:
     return lambda fun, out=kind: lambda *args: python_scalar(fun(*map(number, args)), out)
 
 
-_real, _integer = _between(to_float, float), _between(content, int)
+def _integer(fun: Callable) -> Callable:
+    return lambda *args: refuse_floats(*args) or python_scalar(fun(*map(content, args)), int)
+
+
+_real = _between(to_float, float)
 _complex = _between(lambda x: python_scalar(content(x), complex).value, complex)
 
 

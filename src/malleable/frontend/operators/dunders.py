@@ -59,7 +59,7 @@ def is_repeat(xs, times) -> bool:
     """Whether xs * times repeats a sequence, a traced number of times."""
     if not isinstance(xs, list | tuple | str | bytes) or isinstance(xs, Box):
         return False
-    return isinstance(times, Box) and times.traced and times.scalar and times.dtype.kind in "iub"
+    return isinstance(times, Box) and times.traced and times.scalar
 
 
 def may_be_python_int(x) -> bool:

@@ -444,9 +444,12 @@ class Items:
         return x[i]
 
     def _indexed(self, x, i, name: str) -> None:
-        """Test whether an index is None; what a class of the user's is asked may be."""
-        if type(i) is Choice and (isinstance(x, Box | Masked) or self._method(x, name) is None):
+        """Test whether an index is None or a float; what a class of the user's is asked may be."""
+        parts = [p for p in (i if type(i) is tuple else (i,)) if type(p) in (Choice, slice)]
+        if parts and (isinstance(x, Box | Masked) or self._method(x, name) is None):
             raises.present(i, what="`[]`")
+            ends = (e for p in parts if type(p) is slice for e in (p.start, p.stop, p.step))
+            raises.refuse_floats(*ends, text=raises.SLICED)
 
     def setitem(self, value, x, i) -> None:
         if lookups.is_one_of_keys(x, i):
@@ -501,6 +504,7 @@ class Items:
         if is_place(x) or lookups.is_one_of_keys(x, i):
             which = x if is_place(x) else i
             return by_case(which, lambda o: self.delitem(*((o, i) if which is x else (x, o))))
+        self._indexed(x, i, "__delitem__")
         own = self._method(x, "__delitem__")
         if bounded(x) is not None:
             touch(x)

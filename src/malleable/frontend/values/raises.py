@@ -50,9 +50,8 @@ DIVISION = "a division by zero is not tested: it is inf or nan, and any number a
 INDEX = "an index is not tested: beyond the end it is the last item, before the start the first"
 WHOLE = "a float that becomes an int is not tested: nan, inf and what is too large are some number"
 BEYOND = "the domain of a function of `math` is not tested: outside of it is inf or nan"
+SLICED = "slice indices must be integers or None or have an __index__ method"
 WRAPS = "an int of Python's is not tested: one that is too large for its bits wraps around"
-
-
 UNTESTED = "checked=True makes it an error at run time"
 
 
@@ -120,9 +119,8 @@ def swapped(test, safe, x):
     """`safe` where the test is true: an operand for the other path."""
     raw = unbox(x)
     kind = jnp.result_type(raw)
-    return Box(
-        compat.convert(jnp.where(test, jnp.asarray(safe, kind), raw), kind, is_weak(x)), True
-    )
+    new = jnp.where(test, jnp.asarray(safe, kind), raw)
+    return Box(compat.convert(new, kind, is_weak(x)), True)
 
 
 def is_weak(x) -> bool:
@@ -232,9 +230,7 @@ def _sample(sign: str, a, b) -> BaseException:
 
 
 DOMAIN, RANGE = ValueError("math domain error"), OverflowError("math range error")
-POLES = frozenset(
-    ["log", "log2", "log10", "log1p", "atanh"]
-)  # an infinite result is out of the domain
+POLES = frozenset(["log", "log2", "log10", "log1p", "atanh"])  # inf is out of the domain
 BOTH = frozenset(["pow", "gamma", "lgamma"])  # ... only at zero and the negative integers
 DOMAINS = POLES | BOTH | {"sqrt", "acos", "asin", "acosh", "fmod", "remainder"}
 FLOWS_OVER = frozenset(["exp", "exp2", "expm1", "cosh", "sinh", "ldexp", "hypot", "dist", "fsum"])
@@ -526,9 +522,7 @@ def within(xs, index) -> None:
     numbers = as_operand(unbox(parts[0])) if counted else False
     unsized = jnp.result_type(numbers).kind in "iu"  # any index may be beyond
     if not is_asked():
-        if unsized or any(
-            is_traced(p) and jnp.issubdtype(unbox(p).dtype, jnp.integer) for p in parts
-        ):
+        if unsized or any(unbox(p).dtype.kind in "iu" for p in parts if is_traced(p)):
             untested(INDEX)
         return
     if unsized:
@@ -554,11 +548,8 @@ def within(xs, index) -> None:
         if axis < len(shape) and is_traced(part) and jnp.issubdtype(raw.dtype, jnp.integer):
             n = shape[axis]
             outside = unbox(((raw < -n) | (raw >= n)).any())
-            text = (
-                f"index is out of bounds for axis {axis} with size {n}"
-                if array
-                else f"{type(xs).__name__} index out of range"
-            )
+            text = f"index is out of bounds for axis {axis} with size {n}"
+            text = text if array else f"{type(xs).__name__} index out of range"
             raise_where(outside, IndexError(text))
         axis += 1
 
@@ -576,6 +567,14 @@ def bound(value, name: str):
     if not raise_where(missing, unbound(name)):
         return value
     return only(value)
+
+
+def refuse_floats(*xs, text="'{}' object cannot be interpreted as an integer") -> None:
+    """Raise the TypeError of Python's where one of these is a float: only ints do there."""
+    for x in (x for x in xs if type(x) is not Choice):
+        array = isinstance(x, np.ndarray) and x.dtype.kind in "fc"
+        if array or isinstance(x, float | complex | np.inexact):
+            raise TypeError(text.format(x.__class__.__name__))
 
 
 def present(*operands, what: str) -> None:
