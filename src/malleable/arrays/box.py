@@ -36,15 +36,6 @@ SUBCLASSED = (int, float, complex)
 PRODUCT = numbers.arithmetic(operator.matmul)  # which is made in the order of C
 
 
-def _operand(x):
-    """The other side of an operator as a plain value, or NotImplemented."""
-    if isinstance(x, np.ndarray | np.generic) and type(x) not in UNSIZED:
-        return x
-    if isinstance(x, list | tuple):
-        return functions.nested_array(unbox(x))
-    return NotImplemented
-
-
 def _binary(fun, swapped=False, of_jax=None):
     """of_jax: what it is for arrays of JAX, of the user's own."""
 
@@ -65,17 +56,23 @@ def _binary(fun, swapped=False, of_jax=None):
             scalar = scalar and kind in NUMBERS
         elif issubclass(kind, SUBCLASSED):  # a member of an IntEnum, say
             b = next(base.__pos__(other) for base in SUBCLASSED if issubclass(kind, base))
-        else:
-            b = _operand(other)
-            if b is NotImplemented:
-                return b
+        elif isinstance(other, np.ndarray | np.generic | list | tuple) and kind not in UNSIZED:
+            b = functions.nested_array(unbox(other)) if isinstance(other, list | tuple) else other
             scalar = False
+        else:
+            return NotImplemented
         if type(a) is np.ndarray and belongs_to_jax(type(b)):
             a = own(a)
         elif type(b) is np.ndarray and belongs_to_jax(type(a)):
             b = own(b)
         run = of_jax if of_jax and immutable is True else fun
-        out = run(b, a) if swapped else run(a, b)
+        a, b = (b, a) if swapped else (a, b)
+        try:
+            out = run(a, b)
+        except functions.REFUSALS as e:
+            if immutable is True:
+                raise
+            functions.refuse(e, fun, a, b)
         if belongs_to_jax(type(out)):
             new = _empty(Box)
             new._value, new._base, new._index, new.born = out, None, None, journal.tick()

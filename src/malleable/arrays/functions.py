@@ -7,7 +7,8 @@ how memory is laid out; lists become arrays, as NumPy takes them.
 import functools
 import inspect
 import operator
-from typing import Any
+import warnings
+from typing import Any, Never
 
 import jax
 import jax.scipy.special
@@ -33,10 +34,14 @@ _COUNTS = """
     argmin argmax argsort searchsorted count_nonzero digitize argpartition nanargmin nanargmax
     lexsort
 """
+_CHECKED = """
+    quantile percentile nanquantile nanpercentile digitize histogram geomspace tile sort argsort
+"""
 _ELEMENTS = "append outer kron dot inner vdot polyval polymul polyadd polysub diff"
 MEMORY = {"order", "overwrite_input", "sorted"}
 SHAPED = frozenset(_SHAPED.split())  # a list of integers is a shape or axes here, no data
 SEQUENCES = frozenset(_SEQUENCES.split())  # the first argument is a sequence of arrays
+CHECKED = frozenset(_CHECKED.split())  # JAX takes arguments that NumPy refuses
 ELEMENTS = frozenset(_ELEMENTS.split())  # a number among the arrays has the type of an array of it
 DOUBLES = frozenset(("histogram2d", "histogramdd"))  # the first result is, whatever the weights
 COUNTS = frozenset(_COUNTS.split())  # the result is an index or a number of elements: NumPy's int
@@ -109,8 +114,55 @@ BOUNDED = {*OPERATORS.values(), np.maximum, np.minimum, np.fmax, np.fmin, np.fmo
 BOUNDED -= {np.true_divide, np.matmul}
 
 
+# what JAX may raise where NumPy raises too
+REFUSALS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError)
+LARGEST = 1 << 26  # elements
+_OF_TRACING = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+_PLAIN = (int, float, complex, str, type, type(...), np.dtype, type(NO_VALUE))
+_PLAIN += (np.ndarray, np.generic, jax.Array)
+
+
+def refuse(error: Exception, fun, *args, **kwargs) -> Never:
+    """Raise what NumPy does of such arguments, or else this error of JAX."""
+    if not isinstance(error, _OF_TRACING):
+        try:
+            ask_numpy(fun, args, kwargs)
+        except REFUSALS as e:
+            raise e from error
+    raise error
+
+
+def ask_numpy(fun, args, kwargs, most=LARGEST) -> None:
+    """Let NumPy raise its own error, of ones for what is traced: up to `most` along an axis."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    arrays = [x for x in leaves if isinstance(x, jax.Array)]
+    small = most < LARGEST or all(x.size <= LARGEST for x in arrays)  # or it takes long
+    if arrays and small and all(isinstance(x, _PLAIN) for x in leaves):
+        args, kwargs = tree.unflatten(_ones(x, most) for x in leaves)
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+            fun(*args, **kwargs)
+
+
+def _ones(x, most=LARGEST):
+    """What NumPy may read and write in place of an argument; of a traced array, one element."""
+    if not isinstance(x, jax.Array):
+        return x.copy() if isinstance(x, np.ndarray) else x
+    one = x.dtype.type(1)
+    if not x.ndim:
+        return one.item() if x.weak_type else one
+    shape = [min(n, most) for n in x.shape]
+    return np.lib.stride_tricks.as_strided(np.array(one), shape, (0,) * x.ndim)
+
+
 def run_ufunc(ufunc, method, args, kwargs):
     """ufunc(*args), .reduce, .accumulate, .outer or .reduceat, on JAX values."""
+    try:
+        return _run_ufunc(ufunc, method, args, kwargs)
+    except REFUSALS as e:
+        refuse(e, getattr(ufunc, method), *args, **kwargs)
+
+
+def _run_ufunc(ufunc, method, args, kwargs):
     fun = jax_ufunc(ufunc)
     if fun is None:
         raise TransformError(
@@ -196,10 +248,7 @@ def nested_array(xs):
     if shape is None or any(np.ndim(x) for x in leaves):  # arrays, or arrays among lists
         parts = [nested_array(x) for x in xs]
         if len({np.shape(x) for x in parts}) > 1:
-            raise ValueError(
-                "setting an array element with a sequence. The requested array has an "
-                "inhomogeneous shape"
-            )
+            np.array([*map(_ones, parts)])
         return jnp.stack(parts)
     dtype = np.dtype(jnp.result_type(*map(_type_in_array, leaves)))
     parts = []
@@ -263,10 +312,10 @@ def jax_function(func):
         found = _WEIGHED.get(func) or OWN.get(OTHER_NAMES.get(name, name), found)
     if found is None or not callable(found) or isinstance(found, type):
         return None
-    return _adapted(found, name)
+    return _adapted(found, name, func)
 
 
-def _adapted(fun, name):
+def _adapted(fun, name, numpys):
     try:
         parameters = inspect.signature(fun).parameters
         anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -277,6 +326,9 @@ def _adapted(fun, name):
     count = 1 if name == "diff" else 2  # of the arguments that are arrays
 
     def call(*args, **kwargs):
+        if name in CHECKED:
+            weighed = len(args) > 3 or "weights" in kwargs  # by an array of the same shape
+            ask_numpy(numpys, args, kwargs, LARGEST if weighed else 2)
         if name in ELEMENTS:
             args = [_as_element(x) if k < count else x for k, x in enumerate(args)]
             named = {k: _as_element(x) for k, x in kwargs.items() if k in ("prepend", "append")}

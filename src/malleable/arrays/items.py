@@ -1,5 +1,7 @@
 """`box[index]` and `box[index] = new`, with masks and indices that may be traced."""
 
+import operator
+
 import numpy as np
 from jax import numpy as jnp
 from jax.tree_util import tree_map
@@ -38,7 +40,10 @@ def get_item(self, index):
             return wrap(places.read(value, index))
         places.selected_shape(np.shape(value), places.modelled(index))
         return _part_at(self, index)
-    new = Box(places.read(value, index), False)
+    try:
+        new = Box(places.read(value, index), False)
+    except functions.REFUSALS as e:
+        functions.refuse(e, operator.getitem, value, index)
     if new.ndim < 2 or not new.size:
         return new
     return new.lying_as(self._model()[places.modelled(without_boxes(tree_map(_zeros, given)))])

@@ -123,7 +123,8 @@ class Methods:
 
     def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         value, traced = self.value, places.is_jax(self.value)
-        np.empty(0, self.dtype).astype(dtype, casting=casting)  # or TypeError
+        if not np.can_cast(self.dtype, dtype, casting):
+            np.empty(0, self.dtype).astype(dtype, casting=casting)
         if not copy and self.dtype == (canonical(dtype) if traced else np.dtype(dtype)):
             return self
         if traced:
@@ -163,10 +164,10 @@ class Methods:
         self[...] = value
 
     def sort(self, axis=-1, kind=None, order=None):
-        self[...] = self._call_on(np.sort, axis)
+        self[...] = self._call_on(np.sort, axis, kind=kind)
 
     def partition(self, kth, axis=-1, kind="introselect", order=None):
-        self[...] = self._call_on(np.sort, axis)
+        self[...] = self._call_on(np.partition, kth, axis)
 
     def resize(self, *shape, refcheck=True):
         shape = shape[0] if len(shape) == 1 and np.ndim(shape[0]) else shape

@@ -99,9 +99,7 @@ def power(x, y):
     """x ** y, for values of NumPy or JAX."""
     if not isinstance(x, jax.Array) and not isinstance(y, jax.Array):
         return x**y
-    if isinstance(y, int) and y < 0 and np.issubdtype(x.dtype, np.integer):
-        if not getattr(x, "weak_type", False):
-            raise ValueError("Integers to negative integer powers are not allowed.")
+    if isinstance(y, int) and y < 0 and is_python_int(x):
         x = compat.convert(x, jnp.asarray(0.0).dtype, True)
     if isinstance(y, jax.Array) and y.dtype.kind == "i" and jnp.result_type(x).kind in "iub":
         what = "an integer to a power that is known only at run time is an integer"
@@ -307,18 +305,6 @@ def unwrap(p, discont=None, axis=-1, period=2 * np.pi):
     return (p + (jnp.unwrap(line, discont, axis, period) - line)).astype(kind)
 
 
-def _of_numbers(fun: Callable, *rest) -> Callable:
-    """`fun`, which refuses booleans as NumPy does: that is asked, with these further operands."""
-
-    @functools.wraps(fun)
-    def run(x, *args, **options):
-        if jnp.result_type(x) == _BOOL:
-            getattr(np, fun.__name__)(np.zeros(2, bool), *rest)
-        return fun(x, *args, **options)
-
-    return run
-
-
 _SHIFTS: dict[str, Any] = dict.fromkeys(("averaged_inverted_cdf", "closest_observation"))
 _SHIFTS |= {"interpolated_inverted_cdf": (0, 1), "hazen": (0.5, 0.5), "weibull": (0, 0)}
 _SHIFTS |= {"median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8)}
@@ -355,10 +341,10 @@ OWN: dict[str, Callable] = {  # by the names that jax.numpy has for them
     "divmod": lambda x, y: (OWN["floor_divide"](x, y), OWN["remainder"](x, y)),
     **{f.__name__: f for f in (polyder, polymul)},
     **{f.__name__: _triangle(f) for f in (jnp.tril, jnp.triu)},
-    **{f.__name__: _quantile(_of_numbers(f, 50), 100) for f in (jnp.percentile, jnp.nanpercentile)},
-    **{f.__name__: _quantile(_of_numbers(f, 0.5), 1) for f in (jnp.quantile, jnp.nanquantile)},
+    **{f.__name__: _quantile(f, 100) for f in (jnp.percentile, jnp.nanpercentile)},
+    **{f.__name__: _quantile(f, 1) for f in (jnp.quantile, jnp.nanquantile)},
     "polyfit": lambda x, y, *args, **options: jnp.polyfit(x * 1.0, y * 1.0, *args, **options),
-    "positive": _of_numbers(jnp.positive),
+    "positive": lambda x: np.positive(np.zeros(0, bool)) if x.dtype == bool else jnp.positive(x),
     "unwrap": unwrap,
     "convolve": convolved,
     "power": power,

@@ -107,39 +107,22 @@ def modelled(index):
 def _plan(index, shape):
     """Per axis (start, size, step), and the shape of the part; None if slices do not do it."""
     parts = index if isinstance(index, tuple) else (index,)
-    if not is_basic(parts):
+    if not is_basic(parts) or any(isinstance(p, slice) and has_tracer(p) for p in parts):
         return None
-    used = sum(p is not None and p is not ... for p in parts)
-    if used > len(shape) or sum(p is ... for p in parts) > 1:
-        raise IndexError(
-            f"too many indices for array: array is {len(shape)}-dimensional, "
-            f"but {used} were indexed"
-        )
-    if ... not in [p for p in parts if p is ...]:
-        parts = (*parts, ...)
+    out = selected_shape(shape, modelled(parts))
+    parts = parts if any(p is ... for p in parts) else (*parts, ...)
+    rest = len(shape) - sum(p is not None and p is not ... for p in parts)
     axes: list[Any] = []
-    out: list[int] = []
     for part in parts:
+        at = len(axes)
         if part is ...:
-            for n in shape[len(axes) : len(axes) + len(shape) - used]:
-                axes.append((0, n, 1))
-                out.append(n)
-        elif part is None:
-            out.append(1)
+            axes.extend((0, n, 1) for n in shape[at : at + rest])
         elif isinstance(part, slice):
-            if has_tracer(part):
-                return None
-            r = range(*part.indices(shape[len(axes)]))
+            r = range(*part.indices(shape[at]))
             axes.append((r.start, len(r), r.step))
-            out.append(len(r))
-        elif is_tracer(part):
-            axes.append((part, 1, 1))
-        else:
-            at, n = int(part), shape[len(axes)]
-            if not -n <= at < n:
-                raise IndexError(f"index {at} is out of bounds for axis {len(axes)} with size {n}")
-            axes.append((at % n, 1, 1))
-    return axes, tuple(out)
+        elif part is not None:
+            axes.append((part if is_tracer(part) else int(part) % shape[at], 1, 1))
+    return axes, out
 
 
 def read(whole, index):
@@ -205,9 +188,7 @@ def fitted(new, room):
         shape = shape[1:]
     fits = all(a in (1, b) for a, b in zip(shape[::-1], room[::-1], strict=False))
     if len(shape) > len(room) or not fits:
-        raise ValueError(
-            f"could not broadcast input array from shape {new.shape} into shape {room}"
-        )
+        np.empty(room, np.int8)[...] = np.broadcast_to(np.int8(0), new.shape)
     return new if shape == new.shape else new.reshape(shape)
 
 

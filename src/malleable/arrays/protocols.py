@@ -122,6 +122,13 @@ def _ufunc_at(ufunc, box, index, *values):
 
 def run_function(func, args, kwargs):
     """A NumPy function on boxes and others: by NumPy where nothing is of JAX, else by JAX."""
+    try:
+        return _run_function(func, args, kwargs)
+    except functions.REFUSALS as e:
+        functions.refuse(e, func, *unbox(args), **unbox(kwargs))
+
+
+def _run_function(func, args, kwargs):
     for x in args:
         if type(x) in UNSIZED and func is not np.place:
             return x.__array_function__(func, (), args, kwargs)

@@ -129,8 +129,10 @@ def written_outside() -> TransformError:
 
 def copyto(dst, src, casting="same_kind", where=True):
     number = type(src) in (bool, int, float)
-    kind = src.dtype if isinstance(src, Box) else np.asarray(src).dtype
-    np.copyto(np.empty(0, dst.dtype), src if number else np.empty(0, kind), casting)  # or TypeError
+    held_as = src if isinstance(src, Box) else np.asarray(src)
+    kind = np.dtype(type(src)) if number else held_as.dtype
+    if not number:
+        np.copyto(np.empty(0, dst.dtype), np.empty(0, kind), casting)
     dst[...] = src if where is True else np.where(where, src, dst)
 
 
@@ -249,14 +251,11 @@ def flip(m, axis=None):
 
 
 def rot90(m, k=1, axes=(0, 1)):
+    np.rot90(m._model(), 1, axes)  # which may refuse the axes
     one, other = (a % m.ndim for a in axes)
     turned = flip(m, {1: other, 2: (one, other)}.get(k % 4, ()))
     turned = turned.swapaxes(one, other) if k % 2 else turned
     return flip(turned, other) if k % 4 == 3 else turned
-
-
-def unstack(x, /, *, axis=0):
-    return tuple(np.moveaxis(x, axis, 0))
 
 
 def _reshaping(func):
@@ -369,6 +368,17 @@ def apply_over_axes(func, a, axes):
     return a
 
 
+def _parted(func, ordered):
+    """np.partition and its like: sorted all through, which is one of the partitions."""
+
+    def call(a, kth, axis=-1, kind="introselect", order=None):
+        if not any_traced(kth):
+            func(np.zeros(size(a, axis), np.int8), unbox(kth), kind=kind)
+        return ordered(a, axis)
+
+    return call
+
+
 def poly(seq_of_zeros):
     """Of a matrix of real numbers the coefficients are real."""
     value = functions.nested_array(unbox(seq_of_zeros))
@@ -391,6 +401,10 @@ def _strided_view(func, of_jax=None):
 
 def astype(x, dtype, /, *, copy=True, device=None):
     return x.astype(dtype, copy=copy)
+
+
+def unstack(x, /, *, axis=0):
+    return tuple(np.moveaxis(x, axis, 0))
 
 
 def as_strided(x, shape=None, strides=None, subok=False, writeable=True, **kwargs):
@@ -542,8 +556,8 @@ _OF_TRACED = {
     ),
     np.flatnonzero: lambda a: nonzero(np.ravel(a))[0],
     np.extract: lambda condition, arr: as_box(arr).ravel()[as_box(condition).ravel() != 0],
-    np.partition: lambda a, kth, axis=-1, *_, **__: np.sort(a, axis),  # which is one of them
-    np.argpartition: lambda a, kth, axis=-1, *_, **__: np.argsort(a, axis),
+    np.partition: _parted(np.partition, np.sort),
+    np.argpartition: _parted(np.argpartition, np.argsort),
     **dict.fromkeys((np.array_str, np.array_repr, np.array2string), lambda a, *_, **__: str(a)),
 }
 _UNSIZED = (

@@ -2,14 +2,17 @@
 
 import contextlib
 import math
+import operator
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from numpy.exceptions import AxisError
 
-from malleable import autograph, listen
+from malleable import TransformError, autograph, listen
+from malleable.arrays.box import Box, run_function
 from tests.frontend.behaviour.behaviour import error_of
 
 
@@ -460,6 +463,98 @@ def test_what_a_try_did_before_a_name_that_is_not_bound_stays():
         return v
 
     agree(f, (np.zeros(3), 0.0), (np.zeros(3), 2.0))
+
+
+# ---------------------------------------------------------------- what NumPy refuses
+
+REFUSED = {
+    "+": lambda v: v + np.ones(3),
+    "+=": lambda v: operator.iadd(v.copy(), np.ones(3)),
+    "<": lambda v: v < np.ones(3),
+    "@": lambda v: v.reshape(2, 4) @ v.reshape(2, 4),
+    "add": lambda v: np.add(np.ones(3), v),
+    "maximum": lambda v: np.maximum(v, v[:2]),
+    "gcd": lambda v: np.gcd(v, 2),
+    "dot": lambda v: np.dot(v, np.ones(3)),
+    "tensordot": lambda v: np.tensordot(v, v[:3], 1),
+    "concatenate": lambda v: np.concatenate([v, np.ones((2, 2))]),
+    "vstack": lambda v: np.vstack([v, v[:3]]),
+    "cov": lambda v: np.cov(v, v[:3]),
+    "average": lambda v: np.average(v, weights=np.ones(3)),
+    "repeat": lambda v: np.repeat(v, -1),
+    "delete": lambda v: np.delete(v, 9),
+    "sum": lambda v: v.sum(axis=1),
+    "cumsum": lambda v: np.cumsum(v, 3),
+    "roll": lambda v: np.roll(v, 1, axis=2),
+    "sort": lambda v: np.sort(v, axis=2),
+    "v[v]": lambda v: v[v],
+    "inv": lambda v: np.linalg.inv(v.reshape(2, 4)),
+    "det": lambda v: np.linalg.det(v),
+    "eigvals": lambda v: np.linalg.eigvals(v),
+    "matrix_power": lambda v: np.linalg.matrix_power(v.reshape(2, 4), 2),
+    "%": lambda v: complex(v[0], 1) % 2,
+    "quantile": lambda v: np.quantile(v, 1.5),
+    "percentile": lambda v: np.percentile(v, [50, 200]),
+    "partition": lambda v: np.partition(v, 20),
+    "argpartition": lambda v: np.argpartition(v.reshape(2, 4), (1, 5), axis=0),
+    "digitize": lambda v: np.digitize(v, [1, 3, 2]),
+    "histogram": lambda v: np.histogram(v, bins=0)[0],
+    "histogram of a range": lambda v: np.histogram(v, range=(5, 1))[0],
+    "rot90": lambda v: np.rot90(v),
+    "sort of a kind": lambda v: np.sort(v, kind="foo"),
+    "argsort": lambda v: v.argsort(kind="foo"),
+    "tile": lambda v: np.tile(v, -1),
+    "geomspace": lambda v: np.geomspace(0, v[1], 3),
+}
+
+
+def kind_of_error(f, v):
+    try:
+        return 0.0 * f(v)
+    except np.linalg.LinAlgError:
+        return 1
+    except AxisError:
+        return 2
+    except IndexError:
+        return 3
+    except TypeError:
+        return 4
+    except ValueError:
+        return 5
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_numpy_refuses_is_its_own_error_for_a_handler_and_without_one(name):
+    f, v = REFUSED[name], np.arange(8.0)
+    expected = kind_of_error(f, v)
+    assert jax.jit(lambda v: autograph(kind_of_error)(f, v))(v) == expected > 0
+    with pytest.raises(Exception) as numpys:
+        f(v)
+    with pytest.raises(numpys.type) as ours:
+        jax.jit(autograph(f))(v)
+    assert ours.type is numpys.type
+
+
+def test_what_jax_refuses_of_its_own_arrays_or_alone_stays_its_own_error():
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        jax.jit(autograph(lambda v: jnp.sin(v) + np.ones(3)))(np.arange(8.0))
+    with pytest.raises(TransformError, match="known only at run time"):
+        jax.jit(autograph(lambda v: np.repeat(v, v[:1].astype(int))))(np.arange(8.0))
+
+
+def test_numpy_is_asked_with_arrays_that_take_no_memory_and_is_given_no_function():
+    asked = []
+
+    def row(r):
+        asked.append(r)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        run_function(np.apply_along_axis, (row, 0, Box(jnp.ones((2, 2)), False)), {})
+    assert len(asked) == 1
+    shape = jax.ShapeDtypeStruct((1 << 13, 1 << 13), np.float32)
+    with pytest.raises(ValueError, match="broadcast"):
+        jax.eval_shape(autograph(lambda v: v + np.ones(3)), shape)
 
 
 # ---------------------------------------------------------------- checked=True

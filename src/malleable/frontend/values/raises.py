@@ -7,6 +7,7 @@ operands keep the path that is not taken free of NaN, whose derivative would spo
 
 import functools
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -17,7 +18,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from malleable import compat
-from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, unbox
+from malleable.arrays.box import UNSIZED, Box, any_traced, is_traced, run_function, unbox
 from malleable.arrays.content import PYTHON_TYPES
 from malleable.arrays.functions import as_operand, canonical
 from malleable.arrays.journal import ABSENT
@@ -223,12 +224,13 @@ def _as_number_of(x, value: int):
 def _sample(sign: str, a, b) -> BaseException:
     """The exception of this operation, with the words of this Python."""
     try:
-        {"/": a.__truediv__, "//": a.__floordiv__, "%": a.__mod__, "**": a.__pow__}[sign](b)
+        _DIVIDE[sign](a, b)
     except ZeroDivisionError as e:
         return e.with_traceback(None)
     return ZeroDivisionError("division by zero")
 
 
+_DIVIDE = {"/": operator.truediv, "//": operator.floordiv, "%": operator.mod, "**": operator.pow}
 DOMAIN, RANGE = ValueError("math domain error"), OverflowError("math range error")
 POLES = frozenset(["log", "log2", "log10", "log1p", "atanh"])  # inf is out of the domain
 BOTH = frozenset(["pow", "gamma", "lgamma"])  # ... only at zero and the negative integers
@@ -317,7 +319,7 @@ def regular(fun: Callable, *matrices) -> tuple:
     if not is_asked(error):
         return matrices
     raw = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in matrices]
-    out = getattr(jnp.linalg, fun.__name__)(*raw)
+    out = unbox(run_function(fun, tuple(map(Box, raw)), {}))
     finite = _any([~jnp.isfinite(x).all() for x in raw])
     bad = ~jnp.isfinite(out).all() & ~finite
     raise_where(bad, error)
