@@ -3,6 +3,7 @@
 import contextlib
 import math
 import operator
+import statistics
 from typing import Any
 
 import jax
@@ -533,6 +534,18 @@ def test_what_numpy_refuses_is_its_own_error_for_a_handler_and_without_one(name)
     with pytest.raises(numpys.type) as ours:
         jax.jit(autograph(f))(v)
     assert ours.type is numpys.type
+
+
+def test_a_spread_of_one_point_is_an_error_of_statistics():
+    def f(v):
+        try:
+            return statistics.stdev(v[:1])
+        except statistics.StatisticsError:
+            return -1.0
+
+    agree(f, (np.arange(3.0),))
+    with pytest.raises(statistics.StatisticsError, match="variance requires at least two"):
+        jax.jit(autograph(lambda x: statistics.variance([x])))(1.0)
 
 
 def test_what_jax_refuses_of_its_own_arrays_or_alone_stays_its_own_error():

@@ -180,9 +180,12 @@ def _column(data, number: Callable = content) -> Any:
     return jnp.stack([jnp.asarray(number(x)) for x in data])
 
 
-def _spread(sample: bool, root: bool) -> Callable:
+def _spread(own: Callable) -> Callable:
+    sample, root = not own.__name__.startswith("p"), own.__name__.endswith("stdev")
+
     def spread(data, center=None):
         column, n = _column(data), len(data)
+        own([0.0] * min(n, 2))  # which refuses too few points
         center = column.sum() / n if center is None else content(center)
         variance = ((column - center) ** 2).sum() / (n - sample)
         return python_scalar(jnp.sqrt(variance) if root else variance, float)
@@ -256,10 +259,7 @@ _STATISTICS = {
         jnp.exp(sum(jnp.log(to_float(x)) for x in data) / len(data)), float
     ),
     "covariance": lambda x, y, /: python_scalar(_products(x, y)[0] / (len(x) - 1), float),
-    "variance": _spread(True, False),
-    "pvariance": _spread(False, False),
-    "stdev": _spread(True, True),
-    "pstdev": _spread(False, True),
+    **{f: _spread(getattr(statistics, f)) for f in ("variance", "pvariance", "stdev", "pstdev")},
     **{"median": _median(0, 1), "median_low": _median(0, 0), "median_high": _median(1, 1)},
 }
 
