@@ -548,6 +548,26 @@ def test_a_spread_of_one_point_is_an_error_of_statistics():
         jax.jit(autograph(lambda x: statistics.variance([x])))(1.0)
 
 
+def test_nan_that_is_written_to_integers_is_an_error_or_noted():
+    def f(x):
+        a = np.zeros(2, int)
+        try:
+            a[0] = x
+        except ValueError:
+            return -1
+        return a[0]
+
+    def plain(x):
+        a = np.zeros(2, int)
+        a[0] = x
+        return a
+
+    agree(f, (2.5,), (math.nan,))
+    with listen() as notes:
+        assert jax.jit(autograph(plain))(2.5)[0] == 2
+    assert any("a float that becomes an int" in note.what for note in notes)
+
+
 def test_what_jax_refuses_of_its_own_arrays_or_alone_stays_its_own_error():
     with pytest.raises(TypeError, match="incompatible shapes"):
         jax.jit(autograph(lambda v: jnp.sin(v) + np.ones(3)))(np.arange(8.0))

@@ -462,7 +462,7 @@ class Items:
         if issubclass(type(x), Box | Masked):
             if raises.is_wanted(raises.INDEX):
                 raises.within(x, i)
-            x[i] = value
+            x[i] = raises.stored(value, x)
             return
         own = self._method(x, "__setitem__")
         if own is not None:

@@ -260,7 +260,7 @@ def _tested(name: str, traced: Callable, args: tuple) -> tuple:
     if not (is_asked(DOMAIN) or is_asked(RANGE)):
         if name in NOTED or name in COUNTS or name in SELDOM:
             undecided(f"`math.{name}`", BEYOND if name in NOTED else "")
-        return whole_numbers(args) if name in WHOLE_NUMBERS else args
+        return tuple(map(whole_number, args)) if name in WHOLE_NUMBERS else args
     xs = [lax.stop_gradient(jnp.asarray(unbox(x))) for x in args]
     if any(x.ndim for x in xs):
         return args
@@ -269,7 +269,7 @@ def _tested(name: str, traced: Callable, args: tuple) -> tuple:
         raise_where(below, ValueError(f"{name}() not defined for negative values"))
         return tuple(swapped(below, 1, x) for x in args)
     if name in WHOLE_NUMBERS:
-        return whole_numbers(args)
+        return tuple(map(whole_number, args))
     out = traced(*(Box(x, True) for x in xs))
     if not isinstance(out, Box) or out.dtype.kind != "f":
         return args
@@ -286,10 +286,6 @@ def _tested(name: str, traced: Callable, args: tuple) -> tuple:
 
 def _any(tests: list):
     return jnp.stack(tests).any()
-
-
-def whole_numbers(args: tuple) -> tuple:
-    return tuple(map(whole_number, args))
 
 
 def whole_number(x, kind=None):
@@ -309,6 +305,12 @@ def whole_number(x, kind=None):
         error = OverflowError(f"Python integer out of bounds for {info.dtype}")
         raise_where(far & ~inf, error if kind else NO_ROOM)
     return swapped(nan | inf, 0, x)
+
+
+def stored(value, x):
+    """A number that is written to an array of x's type: of integers, after the test for NaN."""
+    number = isinstance(value, Box) and value.scalar and value.traced and value.dtype.kind == "f"
+    return whole_number(value) if number and x.dtype.kind in "iu" else value
 
 
 def regular(fun: Callable, *matrices) -> tuple:
