@@ -89,7 +89,7 @@ def is_mask(index) -> bool:
 
 def selected_shape(shape, index) -> tuple:
     """The shape of what an index without tracers selects; raises IndexError where NumPy does."""
-    return np.empty(shape, np.int8)[index].shape
+    return np.broadcast_to(np.int8(0), shape)[index].shape
 
 
 def modelled(index):

@@ -56,7 +56,6 @@ from malleable.frontend.values.values import Choice, View, bounded, is_number, i
 
 _Function = types.FunctionType
 _METHODS = (_Function, staticmethod, types.MethodDescriptorType)
-_SETS = (dict, set)
 _OTHERS = (collections.deque, bytearray, array.array)
 _IN_PLACE: dict[str, Callable] = {
     f"{sign}=": getattr(operator, f"i{name}") for sign, (name, _) in BINARY.items()
@@ -339,8 +338,7 @@ class Items:
         if type(o) is Choice:
             found = by_case(o, lambda x: self.hasattr(x, name))
             return Box(truth(found), True) if is_traced(found) else found
-        there = self._there(o, name)
-        if there is True:
+        if (there := self._there(o, name)) is True:
             return self.getattr(o, name, ABSENT) is not ABSENT
         rest = lambda: self._by_fallback(o, name, ABSENT) is not ABSENT  # noqa: E731
         return ifexp(there, lambda: True, rest) if self._method(o, "__getattr__") else there
@@ -362,8 +360,7 @@ class Items:
 
     def set_plainly(self, value, o, name: str, run: Callable = object.__setattr__) -> None:
         """object.__setattr__(o, name, value), by the setter that the class may have for it."""
-        setter = _setter(o, name)
-        if setter is not None:
+        if (setter := _setter(o, name)) is not None:
             return self.call(*setter, o, value)
         if not isinstance(o, Box):
             refuse_default(o, name, compat.where())
@@ -375,8 +372,7 @@ class Items:
             return by_case(o, lambda x: self.delattr_(x, name))
         if type(o).__delattr__ is dict.__delitem__:
             return self.delitem(o, name)
-        deleter = _setter(o, name, "delete")
-        if deleter is not None:
+        if (deleter := _setter(o, name, "delete")) is not None:
             return self.call(*deleter, o)
         refuse_default(o, name, compat.where())
         held = self._held(o, name, journal.member(type(o), name))
@@ -552,7 +548,7 @@ class Items:
             return repeated(x, value)
         elif table_of(x) is not None or table_of(value) is not None:
             return tables.combined(op, x, value, self.call)
-        elif isinstance(x, (list, *_SETS, *_OTHERS)):
+        elif isinstance(x, (list, dict, set, *_OTHERS)):
             touch(x)
             if bounded(x) is not None and bounded(value) is None and op == "+=":
                 return method(x, "__iadd__", (value,))
