@@ -88,14 +88,14 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {  # the target is the size that the folder is to have with all that is planned for it
-    "all": Budget(95020, 58000),
+    "all": Budget(95030, 58000),
     "compat": Budget(3141, 2300),
     "programs": Budget(905, 900),
     "core": Budget(2410, 1450),
     "effects": Budget(1000, 1000),
     "rewriting": Budget(20680, 12500),
     "python_source": Budget(2115, 1400),
-    "arrays": Budget(4410, 3100),
+    "arrays": Budget(4420, 3100),
     "frontend": Budget(16975, 9300),
     "execution": Budget(14360, 10300),
     "inspection": Budget(22770, 16000),
@@ -401,7 +401,7 @@ def test_the_rest_of_the_door_is_small(which, most):
 
 def test_the_arrays_are_a_second_sitting():
     sizes = {str(p.relative_to(SRC)): lines(p) for p in FILES if part(p) == "arrays"}
-    assert sum(sizes.values()) <= 3470, sizes
+    assert sum(sizes.values()) <= 3480, sizes
 
 
 @pytest.mark.parametrize(

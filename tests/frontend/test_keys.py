@@ -460,3 +460,10 @@ def test_a_handler_is_there_for_what_is_no_key():
         return failed, memo[v[0]]
 
     assert jax.jit(autograph(f))(V, 3) == f(V, 3) == (3, 1.0)
+
+
+def test_a_set_is_looked_for_in_a_set_as_what_has_a_hash():
+    def f(x):
+        return {1} in {frozenset({1}), x}, {2} in {frozenset({1})}
+
+    assert jax.jit(autograph(f))(3) == f(3) == (True, False)

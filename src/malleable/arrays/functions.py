@@ -326,9 +326,11 @@ def _adapted(fun, name, numpys):
     count = 1 if name == "diff" else 2  # of the arguments that are arrays
 
     def call(*args, **kwargs):
-        if name in CHECKED:
-            weighed = len(args) > 3 or "weights" in kwargs  # by an array of the same shape
-            ask_numpy(numpys, args, kwargs, LARGEST if weighed else 2)
+        if name in CHECKED:  # but for weights, and for numbers that NumPy may compare
+            first, named = args[:4], {k: x for k, x in kwargs.items() if k != "weights"}
+            rest = jax.tree.leaves((first[1:], named))
+            if name == "geomspace" or not any(isinstance(x, jax.Array) for x in rest):
+                ask_numpy(numpys, first, named, 2)
         if name in ELEMENTS:
             args = [_as_element(x) if k < count else x for k, x in enumerate(args)]
             named = {k: _as_element(x) for k, x in kwargs.items() if k in ("prepend", "append")}

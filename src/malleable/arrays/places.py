@@ -87,9 +87,13 @@ def is_mask(index) -> bool:
     return is_tracer(index) and index.dtype == bool
 
 
+UNKNOWN = 1 << 20  # stands for a size that is a symbol
+
+
 def selected_shape(shape, index) -> tuple:
     """The shape of what an index without tracers selects; raises IndexError where NumPy does."""
-    return np.broadcast_to(np.int8(0), shape)[index].shape
+    sizes = [n if isinstance(n, int) else UNKNOWN for n in shape]
+    return np.broadcast_to(np.int8(0), sizes)[index].shape
 
 
 def modelled(index):
@@ -109,20 +113,25 @@ def _plan(index, shape):
     parts = index if isinstance(index, tuple) else (index,)
     if not is_basic(parts) or any(isinstance(p, slice) and has_tracer(p) for p in parts):
         return None
-    out = selected_shape(shape, modelled(parts))
+    selected_shape(shape, modelled(parts))
     parts = parts if any(p is ... for p in parts) else (*parts, ...)
     rest = len(shape) - sum(p is not None and p is not ... for p in parts)
     axes: list[Any] = []
+    out: list[Any] = []
     for part in parts:
         at = len(axes)
         if part is ...:
             axes.extend((0, n, 1) for n in shape[at : at + rest])
+            out += shape[at : at + rest]
         elif isinstance(part, slice):
             r = range(*part.indices(shape[at]))
             axes.append((r.start, len(r), r.step))
-        elif part is not None:
+            out.append(len(r))
+        elif part is None:
+            out.append(1)
+        else:
             axes.append((part if is_tracer(part) else int(part) % shape[at], 1, 1))
-    return axes, out
+    return axes, tuple(out)
 
 
 def read(whole, index):

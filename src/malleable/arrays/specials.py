@@ -208,13 +208,11 @@ def take_along_axis(arr, indices, axis=-1):
 
 def insert(arr, obj, values, axis=None):
     """As others do, after the test of the index, which may be that of the end."""
-    room = np.empty(size(arr) if axis is None else shape(arr), np.int8)
+    n = np.prod(shape(arr), dtype=int) if axis is None else shape(arr)[axis]
     if any_traced(obj):
-        more = np.insert(room, 0, 0, axis)
-        at = abs(functions.nested_array(unbox(obj)))
-        tested(more, (*[slice(None)] * ((axis or 0) % room.ndim), at))
+        tested(np.empty(n + 1, np.int8), abs(functions.nested_array(unbox(obj))))
     else:
-        np.insert(room, unbox(obj), 0, axis)
+        np.insert(np.empty(n, np.int8), unbox(obj), 0)
     return DEFAULT
 
 

@@ -37,6 +37,8 @@ class Classes:
 
     def dispatched(self, f, /, *args, **kwargs):
         """A function of functools.singledispatch, or a method of singledispatchmethod."""
+        if not args:
+            return f(**kwargs)  # Python's TypeError
         found, held = _by_class(args[0], dispatch_of(f)), inspect.getclosurevars(f).nonlocals
         found = found.__get__(held["obj"], held["cls"]) if "obj" in held else found
         return self.call(found, *args, **kwargs)
@@ -125,4 +127,4 @@ def dispatch_of(f) -> Any:
     owner = getattr(f.__dict__.get("register"), "__self__", None)
     if isinstance(owner, functools.singledispatchmethod):
         return owner.dispatcher.dispatch
-    return f.dispatch if hasattr(f, "registry") else None
+    return f.dispatch if hasattr(f, "dispatch") and hasattr(f, "registry") else None
