@@ -464,6 +464,17 @@ def test_a_handler_is_there_for_what_is_no_key():
 
 def test_a_set_is_looked_for_in_a_set_as_what_has_a_hash():
     def f(x):
-        return {1} in {frozenset({1}), x}, {2} in {frozenset({1})}
+        return {1} in {frozenset({1})}, {2} in {frozenset({1})}, x in {3}
 
-    assert jax.jit(autograph(f))(3) == f(3) == (True, False)
+    assert jax.jit(autograph(f))(3) == f(3) == (True, False, True)
+
+
+def test_what_is_sorted_has_one_order_as_the_hint_says():
+    def f(x):
+        d = {"b": 2 * x, "a": x} if x > 2 else {"a": x, "b": 2 * x}
+        total = 0.0
+        for k in sorted(d):
+            total = 3 * total + d[k]
+        return total, [d[k] for k in sorted(d)], d[min(d)]
+
+    agree(f, 1.0, 3.0)

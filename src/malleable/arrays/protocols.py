@@ -108,7 +108,8 @@ def _ufunc_at(ufunc, box, index, *values):
         return None
     if not is_unknown(index):
         places.selected_shape(whole.shape, index)
-    at = tested(whole, index).at[places.as_arrays(index)]
+    tested(box, index)
+    at = whole.at[places.as_arrays(index)]
     names = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min"}
     names |= {"subtract": "subtract", "divide": "divide", "true_divide": "divide"}
     if ufunc.__name__ in names:

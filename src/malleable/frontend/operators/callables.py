@@ -404,7 +404,7 @@ class Caller(Classes):
             if found and f is sorted and not kwargs:
                 return found
             args = [found, *args[1:]] if found else args
-            refuse_uncertain(args[0])
+            refuse_uncertain(args[0], f not in functions.ANY_ORDER or bool(kwargs))
             compared = f in (min, max) and len(args) > 1
             args = args if compared or f is iter else [*map(walked, args)]
         name = _DUNDERS.get(f)

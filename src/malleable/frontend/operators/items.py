@@ -650,9 +650,9 @@ class Items:
             return python_scalar(jnp.any(unbox(items) == unbox(x)), bool)
         if isinstance(items, dict) and lookups.has_traced(x):
             return lookups.contains(items, x)
+        if isinstance(items, set | frozenset) and is_traced(type(x) is set or lookups.hashed(x)):
+            return _found(x, items)
         if is_traced(x):
-            if isinstance(items, set | frozenset):
-                return _found(lookups.hashed(x), items)
             lookups.refuse_key(x)
         return x in items
 
