@@ -27,9 +27,7 @@ none to the list, and an index beyond the end is moved inside, as JAX does. None
 
 raising: contextvars.ContextVar = contextvars.ContextVar("raising", default=(None, None))
 """(fail, within), if a front end is around us: fail(test, error) makes a raise where a traced test
-
-says so, and within(x, index) makes one where a traced index is outside of an array.
-"""
+says so, and within(x, index) makes one where a traced index is outside of an array."""
 
 
 def needs_some(mask, name: str = "") -> bool:

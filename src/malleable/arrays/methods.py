@@ -124,7 +124,7 @@ class Methods:
     def astype(self, dtype, order="K", casting="unsafe", subok=True, copy=True):
         value, traced = self.value, places.is_jax(self.value)
         if not np.can_cast(self.dtype, dtype, casting):
-            np.empty(0, self.dtype).astype(dtype, casting=casting)
+            np.empty(0, self.dtype).astype(dtype, casting=casting)  # NumPy's TypeError
         if not copy and self.dtype == (canonical(dtype) if traced else np.dtype(dtype)):
             return self
         if traced:

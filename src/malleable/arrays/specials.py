@@ -128,11 +128,9 @@ def written_outside() -> TransformError:
 
 
 def copyto(dst, src, casting="same_kind", where=True):
-    number = type(src) in (bool, int, float)
-    held_as = src if isinstance(src, Box) else np.asarray(src)
-    kind = np.dtype(type(src)) if number else held_as.dtype
-    if not number:
-        np.copyto(np.empty(0, dst.dtype), np.empty(0, kind), casting)
+    if type(src) not in (bool, int, float):
+        kind = (src if isinstance(src, Box) else np.asarray(src)).dtype
+        np.copyto(np.empty(0, dst.dtype), np.empty(0, kind), casting)  # or TypeError
     dst[...] = src if where is True else np.where(where, src, dst)
 
 
@@ -165,13 +163,16 @@ def place(arr, mask, vals):
     arr.write(jnp.where(mask, places.cast(picked, whole.dtype), whole))
 
 
+def _as_mode_says(at, n, mode):
+    """An index into n items, moved inside as `mode` says; one that raises as it is."""
+    return at % n if mode == "wrap" else at.clip(0, n - 1) if mode == "clip" else at
+
+
 def taken(a, indices, axis=None, out=None, mode="raise"):
     a, at = as_box(a), unbox(indices)
     at = at if type(at) is Masked else functions.nested_array(at)
     a, before = (a.ravel(), 0) if axis is None else (a, axis % a.ndim)
-    n = a.shape[before]
-    at = at % n if mode == "wrap" else at.clip(0, n - 1) if mode == "clip" else at
-    index = (*[slice(None)] * before, at)
+    index = (*[slice(None)] * before, _as_mode_says(at, a.shape[before], mode))
     part = (tested(a, index) if mode == "raise" else a)[index].copy()
     if out is None:
         return part
@@ -181,7 +182,7 @@ def taken(a, indices, axis=None, out=None, mode="raise"):
 
 def put(a, ind, v, mode="raise"):
     at, values = (functions.nested_array(unbox(x)).ravel() for x in (ind, v))
-    at = at % a.size if mode == "wrap" else at.clip(0, a.size - 1) if mode == "clip" else at
+    at = _as_mode_says(at, a.size, mode)
     flat = tested(a.flat, at) if mode == "raise" else a.flat
     flat[at] = values[np.arange(at.size) % values.size]
 
@@ -207,7 +208,7 @@ def take_along_axis(arr, indices, axis=-1):
 
 
 def insert(arr, obj, values, axis=None):
-    """As others do, after the test of the index, which may be that of the end."""
+    """The test of the index, which may be that of the end; JAX inserts."""
     n = np.prod(shape(arr), dtype=int) if axis is None else shape(arr)[axis]
     if any_traced(obj):
         tested(np.empty(n + 1, np.int8), abs(functions.nested_array(unbox(obj))))

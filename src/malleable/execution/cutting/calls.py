@@ -86,7 +86,7 @@ class Host:
         return self.call(getattr(x, name), *args, **kwargs)
 
     def call(self, f, /, *args, **kwargs):
-        if "__malleable_host__" in getattr(f, "__dict__", ()):  # it takes and gives arrays of NumPy
+        if takes_raw(f):
             return self.met(f(*args, **kwargs), args)
         if self.by_numpy and host_function(f) is not None:
             return self.met(host.call(f, *args, **kwargs), args)
@@ -99,8 +99,7 @@ class Host:
 
     def bound(self, f, /, *args, **kwargs) -> functools.partial:
         """A call whose result nobody reads, to be made where it stands."""
-        marked = "__malleable_host__" in getattr(f, "__dict__", ())
-        if marked or (self.by_numpy and host_function(f)):
+        if takes_raw(f) or (self.by_numpy and host_function(f)):
             return functools.partial(self.call, f, *args, **kwargs)
         args = [host.arrive_all(x) for x in args]
         kwargs = {k: host.arrive_all(x) for k, x in kwargs.items()}
@@ -153,6 +152,11 @@ class Host:
     def iterate_arrays(self, x):
         """The items of an array of JAX as such ones."""
         return map(self.arrive, self.iterate(x))
+
+
+def takes_raw(f) -> bool:
+    """Whether a statement takes and gives arrays of NumPy; no `__getattr__` is asked."""
+    return "__malleable_host__" in getattr(f, "__dict__", ())
 
 
 def items(x: np.ndarray):

@@ -305,7 +305,8 @@ def flatten(value, leaves: list, seen: dict | None = None, deep: bool = False) -
     seen[id(value)] = value
     children = tuple(flatten(x, leaves, seen, deep) for x in inside)
     del seen[id(value)]
-    return Node(kind, keys, children, value, session().uncertain.get(id(value), (value,))[1:])
+    unsure = session().uncertain.get(id(value), (value,))[1:] if issubclass(kind, dict) else ()
+    return Node(kind, keys, children, value, unsure)
 
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
